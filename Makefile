@@ -1,0 +1,52 @@
+# The two commands of the README are `make serve` and `make test`; the rest is for those who change the code.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: serve test check format bench soak pins clean
+.DELETE_ON_ERROR:
+
+serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
+	$(BIN)/reverie serve
+
+test: check  ## everything CI runs: the checks, then all tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev  ## lint, strict types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## benchmarks, as JSON on the last line of each
+	$(BIN)/python -m benchmarks queue --json
+
+soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
+	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
+
+pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
+	$(BIN)/pip-compile $(PIN_FLAGS) --output-file requirements/base.txt pyproject.toml
+	$(BIN)/pip-compile $(PIN_FLAGS) --extra dev --output-file requirements/dev.txt pyproject.toml
+PIN_FLAGS := --quiet --upgrade --strip-extras --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("Reverie needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": try make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: requirements/base.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --requirement requirements/base.txt
+	$(PIP) install --no-deps --editable .
+	touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --requirement requirements/dev.txt
+	$(PIP) install --no-deps --editable .
+	touch $@

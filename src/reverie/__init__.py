@@ -1,0 +1,1 @@
+"""Reverie, the memory scheduler for AI agents."""

@@ -1,0 +1,1 @@
+"""Where messages wait: one interface (`interface.py`), one package or module for each backend."""

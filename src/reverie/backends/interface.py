@@ -1,0 +1,115 @@
+"""What every backend does: the queue's moves, its views, and the backend that holds both.
+
+A backend is done when `tests/conformance` passes on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.moves import (
+        Accepted,
+        Advance,
+        Claim,
+        ClaimRequest,
+        Lost,
+        Page,
+        Settled,
+        Settlement,
+        StatusQuery,
+    )
+    from reverie.message import Message
+
+__all__ = ["Backend", "Capabilities", "Queue", "QueueViews"]
+
+
+class Queue(Protocol):
+    """Every move a message can make. Its status is written in the same step as the move itself.
+
+    Each call is one atomic step over its whole batch, may be made from any event loop, and leaves nothing
+    half done if the process dies inside it. Answers come in the order of what was given.
+    """
+
+    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+        """Accept messages: when this returns they are kept, at the backend's durability.
+
+        A known (user_id, item_id) is not written again: `duplicate` if its fingerprint is the same, else
+        `conflict`. A message that is due takes its place at the end of its lane, one that is due later
+        takes it then. The messages were checked, and their level is set. With `claim`, work is claimed in
+        the same step, as `claim` would right after: work of level 1 starts without another round trip.
+        """
+        ...
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """Hand waiting messages to a worker under a lease.
+
+        Serves the ready lanes of each wanted label in turn, each at most `quantum` messages, in the order
+        of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
+        """
+        ...
+
+    async def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
+        """Extend the leases; answer those that are no longer the worker's."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Take in how runs ended. Only the holder of a claim is heard; others are answered `stale`.
+
+        A settlement holds whole or not at all: state, effects, follow-ups. A retried or released message
+        of an ordered lane keeps its place at the front and its lane rests for `delay_ms`; one of an
+        unordered label goes to the end when its delay is over.
+        """
+        ...
+
+    async def advance(self, limit: int) -> Advance:
+        """Do what time asks for, at most `limit` of each kind.
+
+        Stages messages that came due, wakes lanes whose rest is over, hands claims on whose lease ran out
+        (or buries their message after `max_losses`), removes what was kept long enough.
+        """
+        ...
+
+    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+        """Return when there may be work for one of `labels`, or time to call `advance`, or at `until`.
+
+        It may also return for no reason. `until` is in epoch milliseconds of the queue's own clock.
+        """
+        ...
+
+
+class QueueViews(Protocol):
+    """Looking at the queue without moving anything."""
+
+    async def read(self, query: StatusQuery) -> Page:
+        """How the items stand that the query names."""
+        ...
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between backends."""
+
+    applies_effects: bool
+    """`settle` applies effects in its own transaction; otherwise the effect store's inbox does."""
+    durability: str
+    """What survives: `full`, `normal`, `always`, `everysec`, `none` …"""
+
+
+class Backend(Protocol):
+    """One place where messages wait."""
+
+    queue: Queue
+    views: QueueViews
+    capabilities: Capabilities
+
+    async def open(self) -> None:
+        """Connect, create or upgrade what is missing, refuse what is unsafe. Idempotent."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Idempotent, safe when never opened."""
+        ...

@@ -1,0 +1,48 @@
+"""Messages wait in an SQLite file: the embedded default.
+
+`queue.py` has the moves, `step.py` their statements inside one transaction, `queue.sql` the SQL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reverie.backends.interface import Capabilities
+from reverie.backends.moves import QueueLimits
+from reverie.backends.sqlite.queue import SqliteQueue
+from reverie.backends.sqlite.views import SqliteViews
+
+if TYPE_CHECKING:
+    from reverie.backends.sqlite.step import ApplyEffects
+    from reverie.clock import Clock
+    from reverie.storage.sqlite import Database
+
+__all__ = ["SqliteBackend"]
+
+
+class SqliteBackend:
+    """See `reverie.backends.interface.Backend`."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        limits: QueueLimits | None = None,
+        apply_effects: ApplyEffects | None = None,
+    ) -> None:
+        """Wait in `database`; with `apply_effects`, memory lives in the same file."""
+        self._database = database
+        self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
+        self.views = SqliteViews(database)
+        self.capabilities = Capabilities(
+            applies_effects=apply_effects is not None, durability=database.durability
+        )
+
+    async def open(self) -> None:
+        """See `Backend.open`."""
+        self._database.open()
+        self._database.migrate("queue", "reverie.backends.sqlite")
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        self._database.close()

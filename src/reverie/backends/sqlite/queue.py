@@ -1,0 +1,99 @@
+"""The queue on SQLite: each move is one job of the file's single writer, so one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from reverie.backends.moves import Accepted
+from reverie.backends.sqlite.step import Step
+from reverie.backends.wakeup import Wakeup
+from reverie.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    import apsw
+
+    from reverie.backends.moves import Advance, Claim, ClaimRequest, Lost, QueueLimits, Settled, Settlement
+    from reverie.backends.sqlite.step import ApplyEffects
+    from reverie.clock import Clock
+    from reverie.message import Message
+    from reverie.storage.sqlite import Database
+
+__all__ = ["SqliteQueue"]
+
+T = TypeVar("T")
+
+
+class SqliteQueue:
+    """See `reverie.backends.interface.Queue`."""
+
+    def __init__(
+        self, database: Database, clock: Clock, limits: QueueLimits, apply_effects: ApplyEffects | None = None
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._limits = limits
+        self._apply_effects = apply_effects
+        self._wakeup = Wakeup(clock)
+
+    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+        """See `Queue.submit`."""
+        return await asyncio.wrap_future(self.submit_soon(messages, claim))
+
+    def submit_soon(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Future[Accepted]:
+        """Submit from any thread, without an event loop; the future is done when it is durable."""
+
+        def job(step: Step) -> Accepted:
+            answers = step.insert(messages)
+            step.wake_lanes()
+            return Accepted(answers=answers, claims=step.claim(claim) if claim else [])
+
+        return self._write(job)
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """See `Queue.claim`."""
+        return await asyncio.wrap_future(self._write(lambda step: step.claim(request)))
+
+    async def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
+        """See `Queue.renew`."""
+        return await asyncio.wrap_future(self._write(lambda step: step.renew(claims, lease_ms)))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """See `Queue.settle`."""
+
+        def job(step: Step) -> list[Settled]:
+            answers = step.settle(settlements)
+            failpoint("inside_settle")
+            return answers
+
+        return await asyncio.wrap_future(self._write(job))
+
+    async def advance(self, limit: int) -> Advance:
+        """See `Queue.advance`."""
+        done = await asyncio.wrap_future(self._write(lambda step: step.advance(limit)))
+        self._wakeup.set_horizon(done.next_due)
+        return done
+
+    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+        """See `Queue.wait`."""
+        await self._wakeup.wait(labels, until)
+
+    def _write(self, job: Callable[[Step], T]) -> Future[T]:
+        """Run one step in the next write transaction; who waits for what it woke hears after the commit."""
+        steps: list[Step] = []
+
+        def write(connection: apsw.Connection) -> T:
+            steps.append(Step(connection, self._clock.now(), self._limits, self._apply_effects))
+            return job(steps[0])
+
+        def committed(future: Future[T]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self._wakeup.notify(steps[0].woken)
+                self._wakeup.expect(steps[0].earliest)
+
+        future = self._database.submit(write)
+        future.add_done_callback(committed)
+        return future

@@ -1,0 +1,71 @@
+"""Waking those who wait for work, inside one process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from reverie.clock import Clock
+
+__all__ = ["Wakeup"]
+
+TIME = "\x00time"
+"""Stands for a label when what has changed is the next due time."""
+
+
+class Wakeup:
+    """Remembers what has happened until someone waits for it, so that no signal falls between two waits."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unheard: set[str] = set()
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, frozenset[str]]] = []
+        self._horizon: int | None = None
+
+    def notify(self, labels: Iterable[str]) -> None:
+        """There may be work for these labels. Safe from any thread."""
+        with self._lock:
+            news = set(labels)
+            for waiter in list(self._waiters):
+                loop, event, wanted = waiter
+                if wanted & news and not loop.is_closed():
+                    loop.call_soon_threadsafe(event.set)
+            self._unheard |= news
+
+    def expect(self, moment: int | None) -> None:
+        """Something falls due at `moment`: whoever waits for time hears of it if that is news."""
+        if moment is None:
+            return
+        with self._lock:
+            if self._horizon is not None and moment >= self._horizon:
+                return
+            self._horizon = moment
+        self.notify((TIME,))
+
+    def set_horizon(self, moment: int | None) -> None:
+        """Record what `advance` found to be the next due time."""
+        with self._lock:
+            self._horizon = moment
+
+    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+        """Return at the next news of these labels, at `until`, or for no reason."""
+        wanted = frozenset(labels) or frozenset((TIME,))
+        event = asyncio.Event()
+        waiter = (asyncio.get_running_loop(), event, wanted)
+        with self._lock:
+            if self._unheard & wanted:
+                self._unheard -= wanted
+                return
+            self._waiters.append(waiter)
+        try:
+            await self._clock.wait(event, until)
+        finally:
+            with self._lock:
+                self._waiters.remove(waiter)
+                if event.is_set():
+                    self._unheard -= wanted

@@ -1,0 +1,56 @@
+"""The time, in whole milliseconds since 1970, and waiting for it.
+
+Everything that depends on time takes a `Clock`, so that a test can move it by hand
+(`reverie.testing.ManualClock`). Redis has a clock of its own: the server's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+__all__ = ["Clock", "SystemClock", "from_epoch_ms", "to_epoch_ms"]
+
+LONGEST_NAP_S = 30.0
+"""A sleeping machine stops the timer that counts the wait, so no wait trusts one for longer than this."""
+
+
+class Clock(Protocol):
+    """Tells the time and waits for it."""
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+    async def wait(self, event: asyncio.Event, until: int | None) -> None:
+        """Return when `event` is set or `until` has come; now and then also for no reason."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    async def wait(self, event: asyncio.Event, until: int | None) -> None:
+        """Return when `event` is set or `until` has come, at the latest after `LONGEST_NAP_S`."""
+        nap = LONGEST_NAP_S if until is None else min(LONGEST_NAP_S, max(0.0, (until - self.now()) / 1000))
+        try:
+            async with asyncio.timeout(nap):
+                await event.wait()
+        except TimeoutError:
+            return
+
+
+def to_epoch_ms(moment: datetime) -> int:
+    """Milliseconds since 1970; a moment without a zone is UTC."""
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def from_epoch_ms(milliseconds: int) -> datetime:
+    """Turn milliseconds since 1970 into a moment in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

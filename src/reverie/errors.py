@@ -1,0 +1,113 @@
+"""What can go wrong, as one family.
+
+The first line of a class's docstring is its default message; attributes carry the data, so that a caller
+decides by type and value, never by words.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AppNotFoundError",
+    "BackendUnavailableError",
+    "ClosedError",
+    "InvalidMessageError",
+    "InvalidSettingError",
+    "MissingExtraError",
+    "ReverieError",
+    "SchemaTooNewError",
+    "UnknownItemError",
+    "UnknownSchemeError",
+    "WaitTimeoutError",
+]
+
+
+class ReverieError(Exception):
+    """Reverie could not do what was asked."""
+
+    def __init__(self, message: str | None = None) -> None:
+        """Use `message`, or the first line of the class's docstring."""
+        super().__init__(message or (self.__doc__ or type(self).__name__).strip().splitlines()[0])
+
+
+class InvalidMessageError(ReverieError):
+    """A message was refused because one of its fields is wrong."""
+
+    def __init__(self, field: str, value: object, reason: str) -> None:
+        """Name the field, show the value (shortened), say what is allowed."""
+        shown = repr(value)
+        self.field, self.value, self.reason = field, value, reason
+        super().__init__(f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}: {reason}")
+
+
+class InvalidSettingError(ReverieError):
+    """A setting was refused."""
+
+    def __init__(self, setting: str, value: object, reason: str) -> None:
+        """Name the setting where it stands, its value, and what is allowed."""
+        self.setting, self.value, self.reason = setting, value, reason
+        super().__init__(f"{setting} = {value!r}: {reason}")
+
+
+class UnknownSchemeError(ReverieError):
+    """No backend answers to this URL."""
+
+    def __init__(self, url: str, known: list[str]) -> None:
+        """Show the URL and the schemes that would work."""
+        self.url, self.known = url, known
+        super().__init__(f"no backend for {url!r}: it must begin with one of {', '.join(known)}")
+
+
+class MissingExtraError(ReverieError):
+    """A backend was asked for whose libraries are not installed."""
+
+    def __init__(self, extra: str) -> None:
+        """Name the extra that brings them."""
+        self.extra = extra
+        super().__init__(f"this needs the extra {extra!r}: pip install 'reverie[{extra}]'")
+
+
+class BackendUnavailableError(ReverieError):
+    """The backend did not answer; nothing is known to have been written."""
+
+
+class SchemaTooNewError(ReverieError):
+    """The database was written by a newer Reverie."""
+
+    def __init__(self, path: str, room: str, found: int, known: int) -> None:
+        """Say which part of which file is too new, and what to do."""
+        self.path, self.room, self.found, self.known = path, room, found, known
+        super().__init__(
+            f"{path}: its {room} tables have version {found}, this Reverie knows up to {known}: "
+            "upgrade Reverie, or point it at another file"
+        )
+
+
+class ClosedError(ReverieError):
+    """This was used before it was opened or after it was closed."""
+
+
+class UnknownItemError(ReverieError):
+    """No message or task has this id."""
+
+    def __init__(self, user_id: str, item_id: str) -> None:
+        """Name both halves of the identity."""
+        self.user_id, self.item_id = user_id, item_id
+        super().__init__(f"user {user_id!r} has no item or task {item_id!r}")
+
+
+class WaitTimeoutError(ReverieError):
+    """The work did not end in the time that was given."""
+
+    def __init__(self, item_id: str, status: str, seconds: float) -> None:
+        """Say what was waited for and how it stands."""
+        self.item_id, self.status, self.seconds = item_id, status, seconds
+        super().__init__(f"{item_id} is still {status} after {seconds:g} s")
+
+
+class AppNotFoundError(ReverieError):
+    """The application that holds your handlers could not be loaded."""
+
+    def __init__(self, app: str, reason: str) -> None:
+        """Name it as it was given, and why it failed."""
+        self.app, self.reason = app, reason
+        super().__init__(f"--app {app}: {reason} (expected module:attribute, such as app:scheduler)")

@@ -1,0 +1,197 @@
+"""The message: one unit of memory work, and where it belongs."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from datetime import datetime  # noqa: TC003  msgspec reads the annotation when it decodes
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from reverie.errors import InvalidMessageError
+
+__all__ = [
+    "LABEL_LEVELS",
+    "Key",
+    "Lane",
+    "Level",
+    "Message",
+    "MessageLimits",
+    "check_message",
+    "derived_id",
+    "level_of",
+    "new_item_id",
+]
+
+
+class Level(IntEnum):
+    """How soon work of a label should start."""
+
+    AT_ONCE = 1
+    SOON = 2
+    BACKGROUND = 3
+
+
+LABEL_LEVELS: dict[str, Level] = {
+    "query": Level.AT_ONCE,
+    "answer": Level.AT_ONCE,
+    "add": Level.AT_ONCE,
+    "mem_update": Level.BACKGROUND,
+    "mem_read": Level.BACKGROUND,
+    "mem_organize": Level.BACKGROUND,
+    "mem_archive": Level.BACKGROUND,
+    "pref_add": Level.BACKGROUND,
+    "mem_feedback": Level.BACKGROUND,
+    "api_mix_search": Level.BACKGROUND,
+}
+"""The labels every installation knows. A label that stands nowhere is `Level.BACKGROUND`."""
+
+
+def level_of(label: str) -> Level:
+    """The level that a label has unless someone says otherwise."""
+    return LABEL_LEVELS.get(label, Level.BACKGROUND)
+
+
+class Key(NamedTuple):
+    """The identity of a message."""
+
+    user_id: str
+    item_id: str
+
+
+class Lane(NamedTuple):
+    """The unit of order and of fairness: one kind of work in one cube of one user."""
+
+    user_id: str
+    mem_cube_id: str
+    label: str
+
+
+def new_item_id() -> str:
+    """Make a fresh id for a message."""
+    return str(uuid.uuid4())
+
+
+def derived_id(*parts: object) -> str:
+    """Make an id that is the same whenever it is derived from the same parts."""
+    return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
+
+
+_NAMESPACE = uuid.UUID("6b1d7b0e-6a53-5c0e-9a55-8f2f5f6c7a10")
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One unit of work. Public alias: `ScheduleMessageItem`.
+
+    Only `user_id` and `label` are needed to make one. The engine fills `level` when it is submitted, and
+    `attempts`, `losses`, `redis_message_id` and `stream_key` when it is handed to a handler.
+    """
+
+    user_id: str
+    label: str
+    content: str = ""
+    """JSON or plain text, as the handler of the label wants it."""
+    item_id: str = msgspec.field(default_factory=new_item_id)
+    mem_cube_id: str = ""
+    """Default: the user's own cube, which is named like the user."""
+    session_id: str | None = None
+    task_id: str | None = None
+    """The business task this belongs to; several messages may share one."""
+    trace_id: str | None = None
+    user_name: str | None = None
+    info: dict[str, Any] | None = None
+    timestamp: datetime | None = None
+    """When it was submitted; default: when it was accepted."""
+    due: datetime | None = None
+    """Not before this; default: at once."""
+    level: int | None = None
+    """Decided by the label; see `Level`."""
+    attempts: int = 0
+    """Runs so far that ended with an outcome."""
+    losses: int = 0
+    """Claims so far that ended without one."""
+    redis_message_id: str | None = None
+    stream_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Put a message without a cube into the user's own."""
+        if not self.mem_cube_id:
+            msgspec.structs.force_setattr(self, "mem_cube_id", self.user_id)
+
+    @property
+    def key(self) -> Key:
+        """The identity: (user_id, item_id)."""
+        return Key(self.user_id, self.item_id)
+
+    @property
+    def lane(self) -> Lane:
+        """Where it waits its turn: (user_id, mem_cube_id, label)."""
+        return Lane(self.user_id, self.mem_cube_id, self.label)
+
+    def json(self) -> Any:
+        """Decode the content as JSON."""
+        return msgspec.json.decode(self.content)
+
+    def fingerprint(self) -> str:
+        """Hash what makes two messages of one id the same message or a conflict."""
+        parts = (self.mem_cube_id, self.label, self.content, self.session_id, self.task_id, self.info)
+        return hashlib.blake2b(_canonical(parts), digest_size=16).hexdigest()
+
+
+_canonical = msgspec.json.Encoder(order="sorted").encode
+
+
+class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message may be at most."""
+
+    max_content_bytes: int = 1024 * 1024
+    """Bytes of UTF-8; default 1 MiB."""
+    max_id_bytes: int = 512
+    """Bytes of any id, label or name; default 512."""
+
+
+_REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
+_TEXTS = (*_REQUIRED, "session_id", "task_id", "trace_id", "user_name")
+
+
+def check_message(message: Message, limits: MessageLimits) -> None:
+    """Refuse a message that no backend should keep; the error names the field and its value."""
+    for field in _TEXTS:
+        value = getattr(message, field)
+        if value is not None:
+            _check_name(field, value, limits)
+    for field in ("user_id", "mem_cube_id"):
+        if getattr(message, field).startswith("_"):
+            raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
+    if not isinstance(message.content, str):
+        raise InvalidMessageError("content", message.content, "must be text; give JSON as text")
+    size = len(_utf8("content", message.content))
+    if size > limits.max_content_bytes:
+        reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
+        raise InvalidMessageError("content", message.content, reason)
+    if message.info is not None and not isinstance(message.info, dict):
+        raise InvalidMessageError("info", message.info, "must be an object")
+    try:
+        _canonical(message.info)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessageError("info", message.info, f"cannot be written as JSON: {error}") from error
+
+
+def _check_name(field: str, value: object, limits: MessageLimits) -> None:
+    if not isinstance(value, str):
+        raise InvalidMessageError(field, value, "must be text")
+    if not value and field in _REQUIRED:
+        raise InvalidMessageError(field, value, "must not be empty")
+    if "\x00" in value:
+        raise InvalidMessageError(field, value, "must not contain a NUL character")
+    if len(_utf8(field, value)) > limits.max_id_bytes:
+        raise InvalidMessageError(field, value, f"must be at most {limits.max_id_bytes} bytes")
+
+
+def _utf8(field: str, value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(field, value, "is not valid Unicode text") from error

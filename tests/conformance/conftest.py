@@ -1,0 +1,85 @@
+"""Every backend, opened empty, with its clock in the test's hand.
+
+A new backend joins by one entry in BACKENDS; it is done when the whole folder passes.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reverie.backends.memory import MemoryBackend
+from reverie.backends.moves import ClaimRequest, QueueLimits, StatusQuery, Want
+from reverie.backends.sqlite import SqliteBackend
+from reverie.message import Message
+from reverie.storage.sqlite import Database
+from reverie.testing import ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from reverie.backends.interface import Backend
+    from reverie.backends.moves import Claim
+
+LIMITS = QueueLimits(max_losses=3, retention_ms=60_000)
+
+
+@dataclass
+class Bench:
+    """A backend, its clock, and short words for what the tests do with them."""
+
+    backend: Backend
+    clock: ManualClock
+
+    def __post_init__(self) -> None:
+        self.queue = self.backend.queue
+        self.views = self.backend.views
+
+    async def submit(self, *messages: Message) -> list[str]:
+        return [answer.status for answer in (await self.queue.submit(messages)).answers]
+
+    async def claim(
+        self, label: str = "work", lease_ms: int = 30_000, quantum: int = 10, **want
+    ) -> list[Claim]:
+        wants = {label: Want(**{"lanes": 100, "messages": 1000, **want})}
+        request = ClaimRequest(worker="w", wants=wants, quantum=quantum, lease_ms=lease_ms)
+        return await self.queue.claim(request)
+
+    async def status(self, message: Message):
+        page = await self.views.read(StatusQuery(user_id=message.user_id, item_id=message.item_id))
+        return page.rows[0] if page.rows else None
+
+    async def advance(self, seconds: float = 0):
+        self.clock.advance(seconds)
+        return await self.queue.advance(100)
+
+
+@asynccontextmanager
+async def memory(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+    yield Bench(MemoryBackend(clock, LIMITS), clock)
+
+
+@asynccontextmanager
+async def sqlite(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+    backend = SqliteBackend(Database(str(tmp_path / "queue.db"), "normal"), clock, LIMITS)
+    await backend.open()
+    yield Bench(backend, clock)
+    await backend.close()
+
+
+BACKENDS = {"memory": memory, "sqlite": sqlite}
+
+
+@pytest.fixture(params=BACKENDS)
+async def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+    async with BACKENDS[request.param](tmp_path, clock) as opened:
+        await opened.backend.open()
+        yield opened
+
+
+def message(item_id: str, user_id: str = "ann", label: str = "work", **fields) -> Message:
+    return Message(item_id=item_id, user_id=user_id, label=label, content=item_id, **fields)
