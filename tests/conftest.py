@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import pytest
 
 from reverie.testing import ManualClock
+from servers import valkey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(start_ms=1_800_000_000_000)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """One Redis server for all tests: each uses keys of its own."""
+    given = os.environ.get("REVERIE_TEST_REDIS_URL")
+    if given:
+        yield given
+    else:
+        with valkey() as url:
+            yield url

@@ -5,6 +5,7 @@ A new backend joins by one entry in BACKENDS; it is done when the whole folder p
 
 from __future__ import annotations
 
+import uuid
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,14 +14,15 @@ import pytest
 
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, QueueLimits, StatusQuery, Want
+from reverie.backends.redis import RedisBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
+from servers import RedisClock, delete_keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from reverie.backends.interface import Backend
     from reverie.backends.moves import Claim
@@ -33,7 +35,7 @@ class Bench:
     """A backend, its clock, and short words for what the tests do with them."""
 
     backend: Backend
-    clock: ManualClock
+    clock: ManualClock | RedisClock
 
     def __post_init__(self) -> None:
         self.queue = self.backend.queue
@@ -59,24 +61,37 @@ class Bench:
 
 
 @asynccontextmanager
-async def memory(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+async def memory(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Bench]:
     yield Bench(MemoryBackend(clock, LIMITS), clock)
 
 
 @asynccontextmanager
-async def sqlite(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Bench]:
-    backend = SqliteBackend(Database(str(tmp_path / "queue.db"), "normal"), clock, LIMITS)
+async def sqlite(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Bench]:
+    path = request.getfixturevalue("tmp_path") / "queue.db"
+    backend = SqliteBackend(Database(str(path), "normal"), clock, LIMITS)
     await backend.open()
     yield Bench(backend, clock)
     await backend.close()
 
 
-BACKENDS = {"memory": memory, "sqlite": sqlite}
+@asynccontextmanager
+async def redis(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Bench]:
+    url, name = request.getfixturevalue("redis_url"), f"test-{uuid.uuid4()}"
+    backend = RedisBackend(url, LIMITS, prefix=name, status_prefix=f"{name}-status", allow_volatile=True)
+    server_clock = RedisClock(url, name, clock.now())
+    await backend.open()
+    yield Bench(backend, server_clock)
+    await backend.close()
+    server_clock.close()
+    delete_keys(url, name)
+
+
+BACKENDS = {"memory": memory, "sqlite": sqlite, "redis": redis}
 
 
 @pytest.fixture(params=BACKENDS)
-async def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Bench]:
-    async with BACKENDS[request.param](tmp_path, clock) as opened:
+async def bench(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Bench]:
+    async with BACKENDS[request.param](request, clock) as opened:
         await opened.backend.open()
         yield opened
 

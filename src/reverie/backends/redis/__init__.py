@@ -1,0 +1,72 @@
+"""Messages wait on a Redis or Valkey server: any number of instances share it.
+
+`queue.py` has the moves, `lua/` their functions on the server, `keys.py` the names of the keys.
+"""
+
+from __future__ import annotations
+
+from reverie.backends.interface import Capabilities
+from reverie.backends.moves import QueueLimits
+from reverie.errors import MissingExtraError
+
+try:
+    import redis as _driver  # noqa: F401  only to say in our words that it is missing
+except ImportError as error:
+    raise MissingExtraError("redis") from error
+
+from reverie.backends.redis.check import UnsafeServerError, check_server
+from reverie.backends.redis.connection import Connections
+from reverie.backends.redis.keys import DEFAULT_PREFIX, DEFAULT_STATUS_PREFIX, Keys
+from reverie.backends.redis.library import Library
+from reverie.backends.redis.queue import RedisQueue
+from reverie.backends.redis.views import RedisViews
+
+__all__ = ["RedisBackend", "UnsafeServerError"]
+
+
+class RedisBackend:
+    """See `reverie.backends.interface.Backend`."""
+
+    def __init__(
+        self,
+        url: str,
+        limits: QueueLimits | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        status_prefix: str = DEFAULT_STATUS_PREFIX,
+        allow_volatile: bool = False,
+        durability_assumed: bool = False,
+    ) -> None:
+        """Wait on the server at `url`: `redis://`, `rediss://` or `unix://`.
+
+        `allow_volatile` accepts a server that may forget or evict messages; `durability_assumed` one that
+        does not say whether it would.
+        """
+        keys = Keys(prefix, status_prefix)
+        self._connections = Connections(url)
+        self._library = Library(self._connections, keys)
+        self._allow_volatile = allow_volatile
+        self._durability_assumed = durability_assumed
+        self.queue = RedisQueue(self._connections, self._library, keys, limits or QueueLimits())
+        self.views = RedisViews(self._connections, self._library, keys)
+        self.capabilities = Capabilities(applies_effects=False, durability="none")
+        """The durability is known when the backend is open."""
+
+    async def open(self) -> None:
+        """See `Backend.open`."""
+        self._connections.open()
+        try:
+            durability = await check_server(
+                self._connections,
+                allow_volatile=self._allow_volatile,
+                durability_assumed=self._durability_assumed,
+            )
+            await self._library.ensure()
+        except BaseException:
+            await self.close()
+            raise
+        self.capabilities = Capabilities(applies_effects=False, durability=durability)
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        await self._connections.close()

@@ -1,0 +1,166 @@
+"""Connections to the server, for any number of event loops.
+
+A connection belongs to the event loop that opened it, and the queue may be called from several (the renewer
+has one of its own), so each loop has its own pools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from redis.asyncio import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from reverie.errors import BackendUnavailableError, ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator
+
+    from redis.asyncio.connection import AbstractConnection
+
+__all__ = ["Connections"]
+
+POOL_SIZE = 32
+"""Connections for moves, for each event loop; more calls than that wait for a free one."""
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+"""A call that moves thousands of large messages takes a while; a dead server should not take much longer."""
+
+_NOT_NOW = ("MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN")
+"""Answers of a server that cannot take writes at the moment."""
+
+
+@dataclass
+class _Pools:
+    """The connections of one event loop."""
+
+    moves: BlockingConnectionPool
+    waits: ConnectionPool
+    keeper: AsyncGenerator[None, None]
+    """Closes them when it is closed itself."""
+
+
+class Connections:
+    """Sends commands over the running loop's connections. Nothing is sent twice."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._open = False
+        self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
+
+    @property
+    def place(self) -> str:
+        """Where the server is, without the password."""
+        parts = urlsplit(self._url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def open(self) -> None:
+        """Allow calls."""
+        self._open = True
+
+    async def close(self) -> None:
+        """Close the connections of every loop that still runs. A loop that ended has closed its own."""
+        self._open = False
+        here = asyncio.get_running_loop()
+        for loop, pools in list(self._pools.items()):
+            if loop is here:
+                await pools.keeper.aclose()
+            elif loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_finish(pools), loop))
+        self._pools.clear()
+
+    async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
+        """Send one command and read its answer; `sent` is called in between."""
+        pools = await self._here()
+        return await self._exchange(pools.moves, command, ANSWER_TIMEOUT_S, sent)
+
+    async def block(self, seconds: float, *command: str | bytes) -> Any:
+        """Send a command that the server answers within `seconds`, over a connection of its own."""
+        pools = await self._here()
+        return await self._exchange(pools.waits, command, seconds + ANSWER_TIMEOUT_S, None)
+
+    async def _exchange(
+        self,
+        pool: ConnectionPool,
+        command: tuple[str | bytes, ...],
+        timeout: float,  # noqa: ASYNC109  it is the driver that counts it
+        sent: Callable[[], None] | None,
+    ) -> Any:
+        with self._named_errors():
+            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                await connection.send_command(*command)
+                if sent is not None:
+                    sent()
+                return await connection.read_response(timeout=timeout)
+            except ResponseError:
+                raise
+            except BaseException:
+                # The answer may still be on its way: nobody else must read it as theirs.
+                await connection.disconnect(nowait=True)
+                raise
+            finally:
+                await pool.release(connection)
+
+    async def _here(self) -> _Pools:
+        if not self._open:
+            raise ClosedError
+        loop = asyncio.get_running_loop()
+        pools = self._pools.get(loop)
+        if pools is None:
+            for ended in [known for known in self._pools if known.is_closed()]:
+                self._pools.pop(ended, None)
+            pools = self._pools[loop] = self._new_pools(loop)
+            await anext(pools.keeper)
+        return pools
+
+    def _new_pools(self, loop: asyncio.AbstractEventLoop) -> _Pools:
+        options: dict[str, Any] = {
+            "protocol": 2,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
+            "socket_timeout": ANSWER_TIMEOUT_S,
+            # A repeated claim would claim twice: whoever called decides what to do about a lost answer.
+            "retry": Retry(NoBackoff(), 0),
+        }
+        moves = BlockingConnectionPool.from_url(
+            self._url, max_connections=POOL_SIZE, timeout=ANSWER_TIMEOUT_S, **options
+        )
+        waits = ConnectionPool.from_url(self._url, max_connections=1_000_000, **options)
+        return _Pools(moves, waits, self._keeper(loop, moves, waits))
+
+    async def _keeper(
+        self, loop: asyncio.AbstractEventLoop, *pools: ConnectionPool
+    ) -> AsyncGenerator[None, None]:
+        """Close the pools at the end of their loop, which closes the generators it has seen begin."""
+        try:
+            yield
+        finally:
+            self._pools.pop(loop, None)
+            for pool in pools:
+                await pool.disconnect()
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Say in our own words that the server cannot be used now."""
+        try:
+            yield
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            raise BackendUnavailableError(f"{self.place} did not answer: {error}") from error
+        except (OutOfMemoryError, ReadOnlyError) as error:
+            raise BackendUnavailableError(f"{self.place} takes no writes: {error}") from error
+        except ResponseError as error:
+            if str(error).startswith(_NOT_NOW):
+                raise BackendUnavailableError(f"{self.place} takes no writes: {error}") from error
+            raise
+
+
+async def _finish(pools: _Pools) -> None:
+    await pools.keeper.aclose()

@@ -1,0 +1,77 @@
+"""The names of all keys on the server.
+
+| key | what it is |
+|---|---|
+| `{prefix}:{user_id}:{mem_cube_id}:{label}` | a lane: the stream of its messages; gone when drained |
+| `{prefix}:lanes` | hash: the counts of each lane that has work (see `lua/lanes.lua`) |
+| `{prefix}:ready:{label}` | list: the lanes that may be served, in their turn |
+| `{prefix}:resting`, `{prefix}:rest:{lane}` | sorted set: until when lanes rest; the rest of a drained one |
+| `{prefix}:leases` | sorted set: when the lease of each claim runs out |
+| `{prefix}:due`, `{prefix}:delayed` | sorted set and hash: messages that are due later, and their bodies |
+| `{prefix}:expiry` | sorted set: when the status of ended items is removed |
+| `{prefix}:dead` | hash: the bodies of dead letters |
+| `{prefix}:seq`, `{prefix}:horizon` | the number of the last message; the next moment `advance` is due |
+| `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
+| `{prefix}:clock` | only in tests: the time, which then stands still |
+| `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON |
+| `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
+
+Ids of letters, digits and `_.@-` stand as they are. In others every other byte is percent-encoded, so that
+`:` always separates and two ids never share a key. A lane has three parts after the prefix, the queue's own
+keys have one, two or four.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.message import Lane
+
+__all__ = ["DEFAULT_PREFIX", "DEFAULT_STATUS_PREFIX", "GROUP", "Keys", "encode_id"]
+
+DEFAULT_PREFIX = "scheduler:messages:stream:v2.0"
+DEFAULT_STATUS_PREFIX = "memos"
+GROUP = "scheduler_group"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+
+
+@lru_cache(maxsize=8192)
+def encode_id(value: str) -> str:
+    """Write an id so that it can be one part of a key."""
+    return value if _PLAIN.fullmatch(value) else quote(value, safe="@").replace("~", "%7E")
+
+
+class Keys:
+    """Names for one queue."""
+
+    def __init__(self, prefix: str = DEFAULT_PREFIX, status_prefix: str = DEFAULT_STATUS_PREFIX) -> None:
+        self.prefix = prefix
+        self.status_prefix = status_prefix
+
+    def lane(self, lane: Lane) -> str:
+        """What follows the prefix in the key of a lane's stream."""
+        return f"{encode_id(lane.user_id)}:{encode_id(lane.mem_cube_id)}:{encode_id(lane.label)}"
+
+    def stream(self, lane: Lane) -> str:
+        """The stream of a lane."""
+        return f"{self.prefix}:{self.lane(lane)}"
+
+    def task_meta(self, user_id: str) -> str:
+        """The hash of a user's items."""
+        return f"{self.status_prefix}:task_meta:{encode_id(user_id)}"
+
+    def task_items(self, user_id: str, task_id: str) -> str:
+        """The set of the items of a business task."""
+        return f"{self.status_prefix}:task_items:{encode_id(user_id)}:{encode_id(task_id)}"
+
+    def wake(self, labels: Sequence[str]) -> list[str]:
+        """The lists a waiter blocks on; without labels it waits for time."""
+        lists = [f"{self.prefix}:wake:{encode_id(label)}" for label in labels]
+        return [*(lists or [f"{self.prefix}:wake_time"]), f"{self.prefix}:wake_clock"]

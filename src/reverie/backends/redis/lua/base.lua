@@ -1,0 +1,75 @@
+-- What every function shares: the time, one step over a whole batch, and commands over long lists.
+--
+-- Every function takes three arguments: the prefix of the queue's keys, the prefix of the status keys, and
+-- the request as MessagePack. Its answer is MessagePack too, and begins with the time of the queue's clock.
+-- Ids come percent-encoded where they are part of a key, so that ':' always separates.
+
+local GROUP = 'scheduler_group'
+local RETURNED = '_returned' -- the consumer that owns the entries which were handed back
+local CHUNK = 1000 -- values sent in one command; Lua cannot unpack a table of any length
+local TOKENS = 4 -- the most wake-up tokens that one list holds
+local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
+local REST_MARGIN_MS = 60000 -- a remembered rest ends by its value; its key goes a little later
+
+-- The server's clock, unless a test has stopped it: `{prefix}:clock` then holds the time.
+local function clock_now(prefix)
+  local stopped = redis.call('GET', prefix .. ':clock')
+  if stopped then
+    return tonumber(stopped)
+  end
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+-- One call of one function. Lanes and leases are collected in it and written by `finish`.
+local function open_step(arguments)
+  local prefix = arguments[1]
+  return {
+    prefix = prefix,
+    status = arguments[2],
+    request = cmsgpack.unpack(arguments[3]),
+    now = clock_now(prefix),
+    lanes = {}, -- by name, as far as they were looked at
+    touched = {}, -- those that changed since they were last written
+    leased = {}, -- score and member of leases to write
+    unleased = {}, -- members of leases to remove
+    earliest = nil, -- the first moment at which time will ask for something new
+  }
+end
+
+-- Calls `send` with all values as arguments, a bounded number at a time.
+local function in_chunks(values, send)
+  for first = 1, #values, CHUNK do
+    send(unpack(values, first, math.min(first + CHUNK - 1, #values)))
+  end
+end
+
+-- Something falls due at `moment`.
+local function expect(step, moment)
+  if not step.earliest or moment < step.earliest then
+    step.earliest = moment
+  end
+end
+
+-- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer.
+local function leave_tokens(list, wanted)
+  local missing = math.min(wanted, TOKENS) - redis.call('LLEN', list)
+  for _ = 1, missing do
+    redis.call('RPUSH', list, '1')
+  end
+  if missing > 0 then
+    redis.call('PEXPIRE', list, TOKEN_TTL_MS)
+  end
+end
+
+-- Tells whoever waits for time, if what this step expects comes before all that was known.
+local function tell_horizon(step)
+  if not step.earliest then
+    return
+  end
+  local horizon = redis.call('GET', step.prefix .. ':horizon')
+  if not horizon or step.earliest < tonumber(horizon) then
+    redis.call('SET', step.prefix .. ':horizon', step.earliest)
+    leave_tokens(step.prefix .. ':wake_time', 1)
+  end
+end

@@ -1,0 +1,149 @@
+-- Claiming: lanes of each wanted label take their turn, those that were handed back give old entries first.
+
+local function append(entries, more)
+  for _, entry in ipairs(more) do
+    entries[#entries + 1] = entry
+  end
+end
+
+local function read_returned(lane, worker, count, entries)
+  local pending = redis.pcall('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)
+  if pending.err then
+    pending = {}
+  end
+  local ids = {}
+  for index, entry in ipairs(pending) do
+    ids[index] = entry[1]
+  end
+  in_chunks(ids, function(...)
+    append(entries, redis.call('XCLAIM', lane.key, GROUP, worker, 0, ...))
+  end)
+  lane.returned = #ids < count and 0 or lane.returned - #ids
+end
+
+-- At most `count` entries of a lane, in their order, now owned by the worker.
+local function read_entries(lane, worker, count)
+  local entries = {}
+  if lane.returned > 0 then
+    read_returned(lane, worker, math.min(count, lane.returned), entries)
+  end
+  local room = count - #entries
+  if room > 0 and lane.returned == 0 then
+    local new =
+      redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', room, 'STREAMS', lane.key, '>')
+    if new and not new.err then
+      append(entries, new[1][2])
+    end
+  end
+  if #entries < count and lane.returned == 0 then
+    lane.waiting = 0 -- it gave all it had, whatever its counts said
+  else
+    lane.waiting = math.max(lane.returned, lane.waiting - #entries)
+  end
+  return entries
+end
+
+local function start(step, lane, entry, claims)
+  local request = step.request.claim
+  local entry_id, body, item_id = entry[1], entry[2][2], entry[2][4]
+  local item = item_id and read_item(step, lane.user, item_id)
+  if not item then
+    lane.ended[#lane.ended + 1] = entry_id -- nobody knows of it
+    return
+  end
+  item.status, item.claim_id = 'in_progress', request.claim_id
+  item.started_at = item.started_at or step.now
+  write_item(step, lane.user, item_id, item)
+  lane.running = lane.running + 1
+  step.leased[#step.leased + 1] = step.now + request.lease_ms
+  step.leased[#step.leased + 1] = reference(lane.user, item_id)
+  claims[#claims + 1] =
+    { body, entry_id, lane.key, item.attempts, item.losses, item.submitted_at, item.level }
+end
+
+local function claim_label(step, want, claims)
+  local worker = step.request.claim.worker
+  local label, lanes, messages, quantum, ordered, min_idle = unpack(want, 1, 6)
+  if math.min(lanes, messages) < 1 then
+    return
+  end
+  local ring = step.prefix .. ':ready:' .. label
+  local names = redis.call('LPOP', ring, math.min(lanes, messages)) or {}
+  local share = math.max(1, math.min(quantum, math.floor(messages / #names)))
+  for _, name in ipairs(names) do
+    local lane = lane_of(step, name)
+    lane.queued = false
+    if may_be_served(lane) then
+      lane.ordered, lane.min_idle = ordered, min_idle
+      for _, entry in ipairs(read_entries(lane, worker, share)) do
+        start(step, lane, entry, claims)
+      end
+    end
+  end
+end
+
+-- Whoever is woken claims; while lanes are left, the next one is woken.
+local function renew_tokens(step, label)
+  if redis.call('LLEN', step.prefix .. ':ready:' .. label) > 0 then
+    leave_tokens(step.prefix .. ':wake:' .. label, 1)
+  else
+    redis.call('DEL', step.prefix .. ':wake:' .. label)
+  end
+end
+
+-- Serves each wanted label; the answer has what the worker must know of each message.
+local function claim(step)
+  local claims = {}
+  for _, want in ipairs(step.request.claim.wants) do
+    claim_label(step, want, claims)
+  end
+  if #claims > 0 then
+    expect(step, step.now + step.request.claim.lease_ms)
+  end
+  finish(step)
+  for _, want in ipairs(step.request.claim.wants) do
+    renew_tokens(step, want[1])
+  end
+  return claims
+end
+
+local function claim_call(_, arguments)
+  local step = open_step(arguments)
+  local claims = claim(step)
+  tell_horizon(step)
+  return cmsgpack.pack({ step.now, claims })
+end
+
+local function submit_call(_, arguments)
+  local step = open_step(arguments)
+  local answers = insert_all(step, step.request.messages)
+  finish(step)
+  local claims = step.request.claim and claim(step) or {}
+  tell_horizon(step)
+  return cmsgpack.pack({ step.now, answers, claims })
+end
+
+-- Extends the leases that still stand; the answer has the places of the others in the request.
+local function renew_call(_, arguments)
+  local step = open_step(arguments)
+  local lost = {}
+  for index, held in ipairs(step.request.claims) do
+    local user, item_id, claim_id = unpack(held, 1, 3)
+    if held_item(step, user, item_id, claim_id) then
+      step.leased[#step.leased + 1] = step.now + step.request.lease_ms
+      step.leased[#step.leased + 1] = reference(user, item_id)
+    else
+      lost[#lost + 1] = index - 1
+    end
+  end
+  if #step.leased > 0 then
+    expect(step, step.now + step.request.lease_ms)
+  end
+  finish(step)
+  tell_horizon(step)
+  return cmsgpack.pack({ step.now, lost })
+end
+
+redis.register_function(LIBRARY .. '_submit', submit_call)
+redis.register_function({ function_name = LIBRARY .. '_claim', callback = claim_call, flags = { 'allow-oom' } })
+redis.register_function({ function_name = LIBRARY .. '_renew', callback = renew_call, flags = { 'allow-oom' } })
