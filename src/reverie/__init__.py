@@ -1,1 +1,75 @@
-"""Reverie, the memory scheduler for AI agents."""
+"""Reverie, the memory scheduler for AI agents.
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from reverie.version import __version__
+
+if TYPE_CHECKING:
+    from reverie.dispatch.context import Context
+    from reverie.effect import Remember, Source
+    from reverie.errors import ReverieError
+    from reverie.global_scheduler import mem_scheduler
+    from reverie.message import Message
+    from reverie.message import Message as ScheduleMessageItem
+    from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
+    from reverie.scheduler import AsyncScheduler, Scheduler
+    from reverie.settings import Settings
+    from reverie.turn import Turn
+
+__all__ = [
+    "AsyncScheduler",
+    "Bury",
+    "Cancel",
+    "Context",
+    "Done",
+    "Message",
+    "Remember",
+    "Retry",
+    "ReverieError",
+    "ScheduleMessageItem",
+    "Scheduler",
+    "Settings",
+    "Snooze",
+    "Source",
+    "Turn",
+    "__version__",
+    "mem_scheduler",
+]
+
+_HOMES = {
+    "AsyncScheduler": "reverie.scheduler:AsyncScheduler",
+    "Bury": "reverie.outcome:Bury",
+    "Cancel": "reverie.outcome:Cancel",
+    "Context": "reverie.dispatch.context:Context",
+    "Done": "reverie.outcome:Done",
+    "Message": "reverie.message:Message",
+    "Remember": "reverie.effect:Remember",
+    "Retry": "reverie.outcome:Retry",
+    "ReverieError": "reverie.errors:ReverieError",
+    "ScheduleMessageItem": "reverie.message:Message",
+    "Scheduler": "reverie.scheduler:Scheduler",
+    "Settings": "reverie.settings:Settings",
+    "Snooze": "reverie.outcome:Snooze",
+    "Source": "reverie.effect:Source",
+    "Turn": "reverie.turn:Turn",
+    "mem_scheduler": "reverie.global_scheduler:mem_scheduler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from where it lives."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'reverie' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    value = globals()[name] = getattr(import_module(module), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

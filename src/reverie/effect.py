@@ -14,7 +14,7 @@ import msgspec
 __all__ = ["Effect", "Remember", "Source"]
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where a memory comes from: one turn of one captured message."""
 
     item_id: str

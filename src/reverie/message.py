@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from datetime import datetime  # noqa: TC003  msgspec reads the annotation when it decodes
+from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 

@@ -102,9 +102,20 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 class Backend(Protocol):
     """One place where messages wait."""
 
-    queue: Queue
-    views: QueueViews
-    capabilities: Capabilities
+    @property
+    def queue(self) -> Queue:
+        """The moves."""
+        ...
+
+    @property
+    def views(self) -> QueueViews:
+        """The views."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do."""
+        ...
 
     async def open(self) -> None:
         """Connect, create or upgrade what is missing, refuse what is unsafe. Idempotent."""

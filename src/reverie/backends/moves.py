@@ -78,6 +78,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 
     lanes: int
     messages: int
+    quantum: int | None = None
+    """The most messages that one lane gives in one turn; default: the request's."""
     ordered: bool = True
     """Whether a lane of this label waits until what was claimed from it is settled."""
     min_idle_ms: int = 0

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import apsw
-import structlog
 
 from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
+from reverie.logs import get_logger
 from reverie.storage.queries import load_migrations
 from reverie.threads import ThreadPool
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Durability = Literal["full", "normal"]
 Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 READERS = 5
 """At most this many read at once; more wait."""

@@ -26,6 +26,9 @@ __all__ = ["SqliteQueue"]
 
 T = TypeVar("T")
 
+LOOK_AGAIN_MS = 1000
+"""How often a worker looks for what other processes have written to the file."""
+
 
 class SqliteQueue:
     """See `reverie.backends.interface.Queue`."""
@@ -79,7 +82,8 @@ class SqliteQueue:
 
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
         """See `Queue.wait`."""
-        await self._wakeup.wait(labels, until)
+        look_again = self._clock.now() + LOOK_AGAIN_MS
+        await self._wakeup.wait(labels, look_again if until is None else min(until, look_again))
 
     def _write(self, job: Callable[[Step], T]) -> Future[T]:
         """Run one step in the next write transaction; who waits for what it woke hears after the commit."""

@@ -1,0 +1,68 @@
+"""The application, and the server that runs it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from fastapi import FastAPI
+
+from reverie.api.envelope import handle_errors
+from reverie.api.product import product_routes
+from reverie.errors import InvalidSettingError
+from reverie.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from reverie.scheduler import AsyncScheduler
+
+__all__ = ["create_app", "serve"]
+
+
+def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI:
+    """The application of one scheduler; while it lives, its worker runs too, unless told otherwise."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await (scheduler.start() if run_worker else scheduler.open())
+        yield
+        await scheduler.stop()
+
+    app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan)
+    app.include_router(product_routes(scheduler))
+    handle_errors(app)
+    return app
+
+
+def serve(
+    scheduler: AsyncScheduler, *, host: str, port: int, run_worker: bool, announce: Callable[[str], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens."""
+    listener = _listen(host, port)
+    address, port = listener.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    announce(f"http://{shown}:{port}")
+    config = uvicorn.Config(create_app(scheduler, run_worker=run_worker), log_config=None, lifespan="on")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise InvalidSettingError("server.host", host, f"is no address: {error.strerror}") from error
+    if not ipaddress.ip_address(address[0]).is_loopback:
+        raise InvalidSettingError(
+            "server.host",
+            host,
+            "must be a loopback address such as 127.0.0.1: the API has no keys yet",
+        )
+    try:
+        return socket.create_server((str(address[0]), port), family=family)
+    except OSError as error:
+        reason = f"cannot listen on {host}: {error.strerror}; stop what uses it or choose another with --port"
+        raise InvalidSettingError("server.port", port, reason) from error

@@ -1,0 +1,64 @@
+"""The shape of every answer, and how an error becomes one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    ReverieError,
+    UnknownItemError,
+    WaitTimeoutError,
+)
+from reverie.logs import get_logger
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request
+
+__all__ = ["answer", "handle_errors"]
+
+log = get_logger(__name__)
+
+HTTP_STATUS: dict[type[ReverieError], int] = {
+    InvalidMessageError: 400,
+    UnknownItemError: 404,
+    WaitTimeoutError: 504,
+    BackendUnavailableError: 503,
+}
+
+
+def answer(data: Any, message: str = "ok", code: int = 200) -> JSONResponse:
+    """One answer; `code` is the HTTP status too."""
+    return JSONResponse({"code": code, "message": message, "data": data}, status_code=code)
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Let every error of this application be answered in the one shape."""
+
+    @app.exception_handler(ReverieError)
+    async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
+        code = next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
+        return answer(None, str(error), code)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        problems = [
+            {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+            for problem in error.errors()
+        ]
+        first = problems[0]
+        return answer(problems, f"{first['field']}: {first['problem']}", 422)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+        return answer(None, str(error.detail), error.status_code)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        log.error("request.failed", path=request.url.path, exc_info=error)
+        return answer(None, "something went wrong inside the server; its log says what", 500)

@@ -1,0 +1,108 @@
+"""What a client may send. Fields that are not known here are ignored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from reverie.message import Message, new_item_id
+from reverie.turn import Turn
+
+__all__ = ["AddRequest", "SearchRequest", "SubmitRequest"]
+
+
+class TurnModel(BaseModel):
+    """What one speaker said."""
+
+    role: str = "user"
+    content: str
+    chat_time: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def join_parts(cls, content: Any) -> Any:
+        """Content in parts becomes the text of its text parts."""
+        if isinstance(content, list):
+            return "\n".join(
+                str(part["text"]) for part in content if isinstance(part, dict) and "text" in part
+            )
+        return content
+
+
+class AddRequest(BaseModel):
+    """Something to remember: `messages`, or `memory_content`."""
+
+    user_id: str
+    mem_cube_id: str | None = None
+    writable_cube_ids: list[str] | None = None
+    messages: list[TurnModel] | str | None = None
+    memory_content: str | None = None
+    session_id: str | None = None
+    task_id: str | None = None
+    item_id: str | None = Field(None, description="repeat a request with the same id and it is kept once")
+    info: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def check_content(self) -> AddRequest:
+        """Refuse a request that has nothing to remember, or an id for more than one cube."""
+        if not self.messages and not self.memory_content:
+            raise ValueError("give messages or memory_content: there is nothing to remember")
+        if self.item_id and len(self.cubes) > 1:
+            raise ValueError("item_id can be given for one cube only")
+        return self
+
+    @property
+    def cubes(self) -> list[str]:
+        """The cubes to write into; empty text stands for the user's own."""
+        return self.writable_cube_ids or [self.mem_cube_id or ""]
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What was said, in order."""
+        if isinstance(self.messages, list):
+            return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
+        return [Turn(content=self.messages or self.memory_content or "")]
+
+
+class SearchRequest(BaseModel):
+    """What to look for."""
+
+    query: str
+    user_id: str
+    mem_cube_id: str | None = None
+    readable_cube_ids: list[str] | None = None
+    top_k: int = Field(10, ge=1, le=1000)
+
+    @property
+    def cubes(self) -> list[str]:
+        """The cubes to search; none means all of the user."""
+        return self.readable_cube_ids or ([self.mem_cube_id] if self.mem_cube_id else [])
+
+
+class MessageModel(BaseModel):
+    """One message, as clients of the scheduler send it."""
+
+    user_id: str
+    label: str
+    content: str = ""
+    item_id: str = Field(default_factory=new_item_id)
+    mem_cube_id: str = ""
+    session_id: str | None = None
+    task_id: str | None = None
+    trace_id: str | None = None
+    user_name: str | None = None
+    info: dict[str, Any] | None = None
+    timestamp: datetime | None = None
+    due: datetime | None = None
+
+    def message(self) -> Message:
+        """The message itself."""
+        return Message(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class SubmitRequest(BaseModel):
+    """Messages to hand over, all or none."""
+
+    messages: list[MessageModel] = Field(min_length=1, max_length=10_000)

@@ -1,0 +1,1 @@
+"""Taking in what an agent sees and says."""

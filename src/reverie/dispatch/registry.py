@@ -1,0 +1,122 @@
+"""Which function handles which label, and how its messages are run."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reverie.dispatch.settings import LabelSettings, WorkerSettings
+from reverie.errors import InvalidSettingError
+from reverie.message import LABEL_LEVELS, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Handler", "Orchestrator", "Registry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A label's function, with everything the worker needs to know to run it."""
+
+    label: str
+    function: Callable[..., Any]
+    is_async: bool
+    is_batch: bool
+    wants_context: bool
+    ordered: bool
+    concurrency: int
+    batch: int
+    timeout_s: float
+    max_attempts: int
+
+
+class Orchestrator:
+    """Levels and rests by label; both may be changed while a worker runs."""
+
+    def __init__(self) -> None:
+        self.tasks_priorities: dict[str, int] = {label: int(level) for label, level in LABEL_LEVELS.items()}
+        """Level by label: 1 at once, 2 soon, 3 in the background. A label that is not here is 3."""
+        self.tasks_min_idle_ms: dict[str, int] = {}
+        """Least milliseconds between the end of one run of a lane and the start of the next."""
+
+    def level(self, label: str) -> int:
+        """The level of a label."""
+        level = self.tasks_priorities.get(label, Level.BACKGROUND)
+        if level not in tuple(Level):
+            raise InvalidSettingError(f"tasks_priorities[{label!r}]", level, "must be 1, 2 or 3")
+        return int(level)
+
+    def min_idle_ms(self, label: str) -> int:
+        """The rest of a lane of this label after each run."""
+        return max(0, int(self.tasks_min_idle_ms.get(label, 0)))
+
+
+class Registry:
+    """The handlers of one process."""
+
+    def __init__(
+        self, worker: WorkerSettings | None = None, labels: Mapping[str, LabelSettings] | None = None
+    ) -> None:
+        """Start empty. What `labels` says of a label wins over what its handler was registered with."""
+        self._worker = worker or WorkerSettings()
+        self._labels = dict(labels or {})
+        self._handlers: dict[str, Handler] = {}
+        self.orchestrator = Orchestrator()
+        for label, settings in self._labels.items():
+            self._orchestrate(label, settings)
+
+    def add(
+        self,
+        label: str,
+        function: Callable[..., Any],
+        *,
+        batch: bool = False,
+        options: LabelSettings | None = None,
+    ) -> Handler:
+        """Let `function` handle `label`; a later one replaces it.
+
+        A plain handler takes (message) or (message, ctx), a batch handler (messages) or (messages, ctx).
+        """
+        own, configured, worker = options or LabelSettings(), self._labels.get(label), self._worker
+        chosen = own.model_copy(update=configured.model_dump(exclude_none=True) if configured else {})
+        is_async = inspect.iscoroutinefunction(function)
+        handler = Handler(
+            label=label,
+            function=function,
+            is_async=is_async,
+            is_batch=batch,
+            wants_context=_positional_parameters(function) >= 2,
+            ordered=True if chosen.ordered is None else chosen.ordered,
+            concurrency=chosen.concurrency
+            or (worker.async_concurrency if is_async else worker.sync_concurrency),
+            batch=chosen.batch or worker.batch,
+            timeout_s=chosen.timeout_s or worker.timeout_s,
+            max_attempts=chosen.max_attempts or worker.max_attempts,
+        )
+        self._handlers[label] = handler
+        self._orchestrate(label, chosen)
+        return handler
+
+    def get(self, label: str) -> Handler | None:
+        """The handler of a label, if this process has one."""
+        return self._handlers.get(label)
+
+    @property
+    def handlers(self) -> list[Handler]:
+        """All handlers, in the order of their registration."""
+        return list(self._handlers.values())
+
+    def _orchestrate(self, label: str, settings: LabelSettings) -> None:
+        if settings.level is not None:
+            self.orchestrator.tasks_priorities[label] = settings.level
+        if settings.min_idle_ms is not None:
+            self.orchestrator.tasks_min_idle_ms[label] = settings.min_idle_ms
+
+
+def _positional_parameters(function: Callable[..., Any]) -> int:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values()
+    )

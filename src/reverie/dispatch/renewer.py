@@ -1,0 +1,68 @@
+"""The renewer: keeps the worker's claims, from a thread of its own.
+
+A handler that blocks the event loop must not cost the worker its claims, so this does not run on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from reverie.errors import ReverieError
+from reverie.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reverie.backends.interface import Queue
+    from reverie.backends.moves import Claim
+
+__all__ = ["Renewer"]
+
+log = get_logger(__name__)
+
+
+class Renewer:
+    """Extends the lease of every claim that `held` names, every `every_s` seconds."""
+
+    def __init__(
+        self, queue: Queue, held: Callable[[], list[Claim]], *, lease_s: float, every_s: float
+    ) -> None:
+        self._queue = queue
+        self._held = held
+        self._lease_ms = round(lease_s * 1000)
+        self._every_s = every_s
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    async def start(self) -> None:
+        """See `Service.start`."""
+        if self._thread is None:
+            self._stopping.clear()
+            self._thread = threading.Thread(target=self._run, name="reverie-renewer", daemon=True)
+            self._thread.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Service.stop`."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stopping.set()
+            await asyncio.to_thread(thread.join, grace_s)
+
+    async def renew(self) -> None:
+        """Extend all leases once."""
+        claims = self._held()
+        if claims:
+            for lost in await self._queue.renew(claims, self._lease_ms):
+                log.warning("claim.lost", user_id=lost.key.user_id, item_id=lost.key.item_id)
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            while not self._stopping.wait(self._every_s):
+                try:
+                    runner.run(self.renew())
+                except ReverieError as error:
+                    log.warning("service.failed", service="renewer", error=str(error))
+                except Exception:
+                    log.exception("service.failed", service="renewer")

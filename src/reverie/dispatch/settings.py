@@ -1,0 +1,39 @@
+"""How a worker works. Every number has its unit in its name."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["LabelSettings", "WorkerSettings"]
+
+
+class LabelSettings(BaseModel):
+    """How the messages of one label are run; what is not set follows the handler, then the worker."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    level: int | None = Field(None, ge=1, le=3, description="1 at once, 2 soon, 3 in the background")
+    ordered: bool | None = Field(None, description="whether a lane runs one after the other; default true")
+    concurrency: int | None = Field(None, ge=1, description="handler calls at once in one worker")
+    batch: int | None = Field(None, ge=1, description="messages in one call of a batch handler")
+    timeout_s: float | None = Field(None, gt=0, description="seconds that one handler call may take")
+    max_attempts: int | None = Field(None, ge=1, description="runs in all before a message is buried")
+    min_idle_ms: int | None = Field(None, ge=0, description="least milliseconds between two runs of a lane")
+
+
+class WorkerSettings(BaseModel):
+    """What holds for every label that says nothing else."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lease_s: float = Field(30, gt=0, description="seconds that a claim holds without renewal")
+    renew_s: float = Field(10, gt=0, description="seconds between two renewals")
+    grace_s: float = Field(30, ge=0, description="seconds that running handlers get to finish at a stop")
+    lane_quantum: int = Field(10, ge=1, description="messages that a lane gives in one turn")
+    batch: int = Field(10, ge=1, description="messages in one call of a batch handler")
+    sync_concurrency: int = Field(8, ge=1, description="calls at once of one sync handler")
+    async_concurrency: int = Field(64, ge=1, description="calls at once of one async handler")
+    timeout_s: float = Field(300, gt=0, description="seconds that one handler call may take")
+    max_attempts: int = Field(3, ge=1, description="runs in all before a message is buried")
+    backoff_s: float = Field(1, gt=0, description="seconds of the first backoff; it doubles each time")
+    max_backoff_s: float = Field(300, gt=0, description="seconds that a backoff is at most")

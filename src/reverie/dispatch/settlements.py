@@ -1,0 +1,105 @@
+"""From outcomes to settlements: what each run means for its message, its lane and its next attempt."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.backends.moves import Move, Settlement
+from reverie.errors import InvalidMessageError
+from reverie.message import MessageLimits, check_message, derived_id, level_of
+from reverie.outcome import Cancel, Done, Retry, Snooze
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.moves import Claim
+    from reverie.dispatch.executor import Batch
+    from reverie.message import Lane, Message
+    from reverie.outcome import Outcome
+
+__all__ = ["Backoff", "SettlementPolicy"]
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a failed message waits: doubling, capped, and anywhere below that (full jitter)."""
+
+    first_s: float = 1.0
+    longest_s: float = 300.0
+
+    def delay_ms(self, attempts: int) -> int:
+        """The wait after this many attempts that failed."""
+        ceiling = min(self.longest_s, self.first_s * 2 ** min(attempts - 1, 60))
+        return round(random.uniform(0, ceiling) * 1000)  # noqa: S311  jitter, not a secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettlementPolicy:
+    """Decides what an outcome leads to."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    limits: MessageLimits = field(default_factory=MessageLimits)
+    level_of: Callable[[str], int] = level_of
+    """The level of a follow-up's label."""
+
+    def settlements(self, batch: Batch, outcomes: Sequence[Outcome | None]) -> list[Settlement]:
+        """One for each claim. After one that comes again, the rest of its lane goes back unsettled."""
+        handler = batch.handler
+        stopped: set[Lane] = set()
+        settlements = []
+        for claim, outcome in zip(batch.claims, outcomes, strict=True):
+            if outcome is None or claim.lane in stopped:
+                settlement = Settlement(claim=claim, move=Move.RELEASE, attempt=False)
+            else:
+                settlement = self._settlement(claim, outcome, handler.max_attempts)
+                if handler.ordered and settlement.move in {Move.RETRY, Move.RELEASE}:
+                    stopped.add(claim.lane)
+            settlements.append(settlement)
+        return settlements
+
+    def failed(
+        self, claim: Claim, max_attempts: int, reason: str | None, after: float | None = None
+    ) -> Settlement:
+        """A run that failed: again after a backoff, or buried if that was the last attempt."""
+        attempts = claim.message.attempts + 1
+        if attempts >= max_attempts:
+            return Settlement(claim=claim, move=Move.BURY, error=reason or "no attempts left")
+        delay_ms = self.backoff.delay_ms(attempts) if after is None else round(after * 1000)
+        return Settlement(claim=claim, move=Move.RETRY, delay_ms=max(0, delay_ms), error=reason)
+
+    def _settlement(self, claim: Claim, outcome: Outcome, max_attempts: int) -> Settlement:
+        match outcome:
+            case Done():
+                return self._done(claim, outcome, max_attempts)
+            case Retry():
+                return self.failed(claim, max_attempts, outcome.reason, outcome.after)
+            case Snooze():
+                delay_ms = max(0, round(outcome.after * 1000))
+                return Settlement(claim=claim, move=Move.RELEASE, attempt=False, delay_ms=delay_ms)
+            case Cancel():
+                return Settlement(claim=claim, move=Move.CANCEL)
+            case _:
+                return Settlement(claim=claim, move=Move.BURY, error=outcome.reason)
+
+    def _done(self, claim: Claim, outcome: Done, max_attempts: int) -> Settlement:
+        follow_ups = tuple(self._child(claim.message, n, m) for n, m in enumerate(outcome.follow_ups))
+        try:
+            for message in follow_ups:
+                check_message(message, self.limits)
+        except InvalidMessageError as error:
+            return self.failed(claim, max_attempts, f"bug: a follow-up was refused: {error}")
+        effects = tuple(outcome.effects)
+        return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
+
+    def _child(self, parent: Message, index: int, message: Message) -> Message:
+        """A follow-up: its id derives from its parent's, so that a repeated run names the same message."""
+        return msgspec.structs.replace(
+            message,
+            item_id=derived_id(parent.user_id, parent.item_id, "follow-up", index),
+            task_id=message.task_id or parent.task_id,
+            trace_id=message.trace_id or parent.trace_id,
+            level=self.level_of(message.label),
+        )

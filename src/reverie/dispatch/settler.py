@@ -1,0 +1,153 @@
+"""The settler: reports how runs ended, in groups.
+
+Queue and memory in one database: `queue.settle` applies everything in one transaction. In two: the store
+applies the effects with a row in its inbox, then the queue settles; whoever comes again finds the row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.backends.moves import Move
+from reverie.dispatch.service import LoopService
+from reverie.errors import ReverieError
+from reverie.failpoints import failpoint
+from reverie.logs import get_logger
+from reverie.memory.interface import Application
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.interface import Backend
+    from reverie.backends.moves import Settlement
+    from reverie.dispatch.settlements import SettlementPolicy
+    from reverie.memory.interface import Applied, EffectStore
+
+    Rejected = tuple[Settlement, str | None]
+
+__all__ = ["Settler"]
+
+log = get_logger(__name__)
+
+GROUP_LIMIT = 500
+"""How many settlements share one step."""
+
+
+class Settler(LoopService):
+    """Takes settlements as they come and reports them together."""
+
+    name = "settler"
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: EffectStore,
+        policy: SettlementPolicy,
+        on_settled: Callable[[Sequence[Settlement]], None],
+    ) -> None:
+        """Settle on `backend`; `on_settled` hears of every settlement that need not be tried again."""
+        super().__init__()
+        self._queue = backend.queue
+        self._store = None if backend.capabilities.applies_effects else store
+        self._policy = policy
+        self._on_settled = on_settled
+        self._pending: deque[Settlement] = deque()
+        self._news = asyncio.Event()
+
+    def put(self, settlements: Sequence[Settlement]) -> None:
+        """Report these with the next group."""
+        self._pending.extend(settlements)
+        self._news.set()
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Service.stop`. What is still pending is settled first."""
+        await super().stop(grace_s)
+        try:
+            await self.flush()
+        except ReverieError as error:  # their leases run out, and others run them again
+            log.warning("settler.left_unsettled", settlements=len(self._pending), error=str(error))
+
+    async def flush(self) -> None:
+        """Settle everything that was given so far."""
+        while self._pending:
+            group = [self._pending.popleft() for _ in range(min(GROUP_LIMIT, len(self._pending)))]
+            try:
+                await self._settle(group)
+            except BaseException:
+                self._pending.extendleft(reversed(group))  # the next try may find them settled: then stale
+                raise
+
+    async def _turn(self) -> None:
+        await self._until_stopped(self._news.wait())
+        self._news.clear()
+        await self.flush()
+
+    async def _settle(self, group: list[Settlement]) -> None:
+        rejected: list[Rejected] = []
+        if self._store is not None:
+            group, rejected = await self._apply(self._store, group)
+            failpoint("between_effects_and_settle")
+        answers = await self._queue.settle(group)
+        failpoint("after_settle")
+        settled = []
+        for settlement, answer in zip(group, answers, strict=True):
+            if answer.state == "rejected":
+                rejected.append((settlement, answer.error))
+                continue
+            if answer.state == "stale":
+                log.warning("settlement.stale", user_id=answer.key.user_id, item_id=answer.key.item_id)
+            settled.append(settlement)
+        self._on_settled(settled)
+        self._fail(rejected)
+
+    async def _apply(
+        self, store: EffectStore, group: list[Settlement]
+    ) -> tuple[list[Settlement], list[Rejected]]:
+        """Let the store apply what ends; answer the settlements as they now stand, and the rejected ones."""
+        ending = [s for s in group if s.move in {Move.COMPLETE, Move.CANCEL, Move.BURY}]
+        applied = await store.apply(
+            [
+                Application(
+                    message=settlement.claim.message,
+                    effects=settlement.effects,
+                    follow_ups=settlement.follow_ups,
+                    close=settlement.move is not Move.COMPLETE,
+                )
+                for settlement in ending
+            ]
+        )
+        standing = [s for s in group if s.move in {Move.RETRY, Move.RELEASE}]
+        rejected = []
+        for settlement, answer in zip(ending, applied, strict=True):
+            if answer.state == "rejected":
+                rejected.append((settlement, answer.error))
+            else:
+                standing.append(_as_applied(settlement, answer))
+        return standing, rejected
+
+    def _fail(self, rejected: list[Rejected]) -> None:
+        """Effects that cannot be applied are a failed run of the handler that made them."""
+        for settlement, error in rejected:
+            reason = f"bug: the effects could not be applied: {error}"
+            log.error("effects.rejected", item_id=settlement.claim.message.item_id, error=error)
+            self.put([self._policy.failed(settlement.claim, REJECTED_ATTEMPTS, reason)])
+
+
+REJECTED_ATTEMPTS = 1
+"""The same effects would be rejected again, so the message is buried at once."""
+
+
+def _as_applied(settlement: Settlement, answer: Applied) -> Settlement:
+    """The settlement as the store's inbox has it: an earlier run may have decided otherwise."""
+    if answer.state == "closed":
+        move = settlement.move if settlement.move is not Move.COMPLETE else Move.BURY
+        error = settlement.error or "closed by an earlier run"
+        return msgspec.structs.replace(settlement, move=move, effects=(), follow_ups=(), error=error)
+    follow_ups = answer.follow_ups
+    return msgspec.structs.replace(
+        settlement, move=Move.COMPLETE, effects=(), follow_ups=follow_ups, error=None
+    )

@@ -1,0 +1,173 @@
+"""The worker: producer, executor, settler, renewer and timekeeper, wired together."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from reverie.backends.moves import Claim, ClaimRequest, Settlement
+from reverie.dispatch.batches import form_batches, want_of
+from reverie.dispatch.context import Context
+from reverie.dispatch.executor import Batch, LocalExecutor
+from reverie.dispatch.producer import Producer
+from reverie.dispatch.renewer import Renewer
+from reverie.dispatch.settler import Settler
+from reverie.dispatch.timekeeper import Timekeeper
+from reverie.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.interface import Backend
+    from reverie.dispatch.executor import Executor
+    from reverie.dispatch.registry import Registry
+    from reverie.dispatch.settings import WorkerSettings
+    from reverie.dispatch.settlements import SettlementPolicy
+    from reverie.memory.interface import EffectStore
+    from reverie.message import Key
+
+__all__ = ["Worker"]
+
+log = get_logger(__name__)
+
+
+class Worker:
+    """Runs the handlers of one process."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        store: EffectStore,
+        registry: Registry,
+        policy: SettlementPolicy,
+        settings: WorkerSettings,
+        on_settled: Callable[[Sequence[Settlement]], None] = lambda _: None,
+    ) -> None:
+        """Nothing runs until `start`; `on_settled` hears of every message whose run was reported."""
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._backend = backend
+        self._registry = registry
+        self._policy = policy
+        self._settings = settings
+        self._announce = on_settled
+        self._started = False
+        self._held: dict[tuple[Key, str], Claim] = {}
+        self._active: Counter[str] = Counter()
+        self._batches: dict[int, asyncio.Task[None]] = {}
+        self._batch_ids = itertools.count(1)
+        self._executor: Executor = LocalExecutor()
+        self._producer = Producer(backend.queue, self.request, self.take)
+        self._settler = Settler(backend, store, policy, self._settled)
+        self._timekeeper = Timekeeper(backend.queue)
+        self._renewer = Renewer(
+            backend.queue,
+            lambda: list(self._held.values()),
+            lease_s=settings.lease_s,
+            every_s=settings.renew_s,
+        )
+
+    async def start(self) -> None:
+        """See `Service.start`."""
+        if self._started:
+            return
+        self._started = True
+        log.info("worker.started", worker=self.name, labels=[h.label for h in self._registry.handlers])
+        for service in (self._renewer, self._settler, self._timekeeper, self._producer):
+            await service.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop claiming, let handlers finish within the grace time, hand the rest back."""
+        if not self._started:
+            return
+        self._started = False
+        await self._producer.stop(grace_s)
+        if self._batches:
+            await asyncio.wait(self._batches.values(), timeout=grace_s)
+        for batch_id in list(self._batches):
+            await self._executor.abandon(batch_id)
+        if self._batches:
+            await asyncio.wait(self._batches.values())
+        await self._timekeeper.stop(grace_s)
+        await self._settler.stop(grace_s)
+        await self._renewer.stop(grace_s)
+        await self._executor.close()
+        log.info("worker.stopped", worker=self.name)
+
+    async def drain(self) -> None:
+        """Without being started: run all that is ready now, and what follows from it, until nothing is."""
+        await self._renewer.start()
+        try:
+            await self._drain()
+        finally:
+            await self._renewer.stop(self._settings.grace_s)
+
+    async def _drain(self) -> None:
+        while True:
+            await self._backend.queue.advance(1000)
+            claims = await self._backend.queue.claim(self.request())
+            if not claims:
+                return
+            self.take(claims)
+            await asyncio.gather(*self._batches.values())
+            await self._settler.flush()
+
+    def request(self) -> ClaimRequest:
+        """What there is room for now. Labels of a lower level come first."""
+        settings, orchestrator = self._settings, self._registry.orchestrator
+        wants = {}
+        for handler in sorted(self._registry.handlers, key=lambda h: orchestrator.level(h.label)):
+            free = handler.concurrency - self._active[handler.label]
+            if free > 0:
+                wants[handler.label] = want_of(
+                    handler,
+                    free,
+                    quantum=settings.lane_quantum,
+                    min_idle_ms=orchestrator.min_idle_ms(handler.label),
+                )
+        return ClaimRequest(worker=self.name, wants=wants, lease_ms=round(settings.lease_s * 1000))
+
+    def take(self, claims: Sequence[Claim]) -> None:
+        """Begin to run what was claimed."""
+        by_label: dict[str, list[Claim]] = {}
+        for claim in claims:
+            self._held[claim.key, claim.claim_id] = claim
+            by_label.setdefault(claim.message.label, []).append(claim)
+        for label, group in by_label.items():
+            handler = self._registry.get(label)
+            assert handler is not None, f"claimed {label} without a handler"
+            for portion in form_batches(handler, group):
+                batch = Batch(next(self._batch_ids), handler, portion)
+                self._active[label] += 1
+                self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
+
+    def more_room(self) -> None:
+        """A handler was registered, or there is another reason to look for work again."""
+        self._producer.room()
+
+    async def _run(self, batch: Batch) -> None:
+        handler = batch.handler
+        try:
+            context = Context(worker=self.name, timeout_s=handler.timeout_s)
+            outcomes = await self._executor.run(batch, context, handler.timeout_s)
+            settlements = self._policy.settlements(batch, outcomes)
+        except Exception as error:
+            log.exception("batch.failed", label=handler.label)
+            failed = self._policy.failed
+            settlements = [failed(claim, handler.max_attempts, repr(error)) for claim in batch.claims]
+        try:
+            self._settler.put(settlements)
+        finally:
+            self._active[handler.label] -= 1
+            del self._batches[batch.batch_id]
+            self._producer.room()
+
+    def _settled(self, settlements: Sequence[Settlement]) -> None:
+        for settlement in settlements:
+            self._held.pop((settlement.claim.key, settlement.claim.claim_id), None)
+        self._announce(settlements)

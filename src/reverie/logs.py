@@ -1,0 +1,28 @@
+"""Log lines as an event and its data, through the standard library's logging.
+
+A program that uses Reverie as a library sees warnings and errors as it sees those of any library; the
+command line sets up its own output (`reverie.cli.output`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import structlog
+
+__all__ = ["get_logger"]
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger whose lines read `event key=value …`."""
+    logger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return cast("structlog.stdlib.BoundLogger", logger)

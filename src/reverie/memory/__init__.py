@@ -1,0 +1,1 @@
+"""What an agent remembers: the store's interface (`interface.py`) and its implementations."""

@@ -1,0 +1,1 @@
+"""Seeing what happened: how tasks stand, and hearing when they end."""

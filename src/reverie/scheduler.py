@@ -1,0 +1,337 @@
+"""The public face: `AsyncScheduler`, and `Scheduler` for code that blocks. Both only delegate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from reverie.backends.moves import StatusQuery
+from reverie.bridge import Bridge, blocking
+from reverie.capture.intake import add_message
+from reverie.dispatch.settings import LabelSettings
+from reverie.errors import UnknownItemError, WaitTimeoutError
+from reverie.failpoints import failpoint
+from reverie.memory.interface import SearchQuery
+from reverie.message import Key, Message, new_item_id
+from reverie.observe.status import business_status
+from reverie.runtime import Runtime
+from reverie.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from types import TracebackType
+
+    from reverie.backends.moves import ItemStatus, Submitted
+    from reverie.clock import Clock
+    from reverie.dispatch.registry import Orchestrator
+    from reverie.memory.interface import Hit, MemoryItem
+    from reverie.turn import Turn
+
+__all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+POLL_S = 0.5
+"""How often `wait` looks again when another process does the work; this process's own is heard at once."""
+
+
+class _Handlers:
+    """Registering handlers: the same for both faces."""
+
+    runtime: Runtime
+
+    def handler(
+        self,
+        label: str,
+        *,
+        batch: bool | int = False,
+        level: int | None = None,
+        ordered: bool | None = None,
+        concurrency: int | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        min_idle_ms: int | None = None,
+    ) -> Callable[[F], F]:
+        """Let the decorated function handle `label`.
+
+        It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
+        `batch=100` at most a hundred; it may leave `ctx` out. What is not given follows the settings.
+        """
+        options = LabelSettings(
+            level=level,
+            ordered=ordered,
+            concurrency=concurrency,
+            batch=batch if batch is not True and batch else None,
+            timeout_s=timeout,
+            max_attempts=max_attempts,
+            min_idle_ms=min_idle_ms,
+        )
+
+        def register(function: F) -> F:
+            self.runtime.register(label, function, batch=bool(batch), options=options)
+            return function
+
+        return register
+
+    def register_handlers(self, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        """Let functions of a list of messages handle their labels."""
+        for label, function in handlers.items():
+            self.runtime.register(label, function, batch=True)
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """Levels (`tasks_priorities`) and rests (`tasks_min_idle_ms`) by label."""
+        return self.runtime.registry.orchestrator
+
+
+class AsyncScheduler(_Handlers):
+    """Takes in messages and, inside `async with`, runs a worker for their handlers."""
+
+    def __init__(
+        self, url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
+    ) -> None:
+        """Use the queue at `url` (sqlite:///…, redis://…, memory://); default: what the settings say.
+
+        Nothing is opened until it is used. `clock` is for tests.
+        """
+        settings = settings or load_settings()
+        if url is not None:
+            settings = settings.model_copy(update={"queue": settings.queue.model_copy(update={"url": url})})
+        self.runtime = Runtime(settings, clock)
+        self.memory = AsyncMemory(self)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def open(self) -> None:
+        """Connect without running a worker. Every call does this by itself; idempotent."""
+        await self.runtime.open()
+
+    async def start(self) -> None:
+        """Run a worker for the registered handlers. Idempotent."""
+        await self.runtime.start()
+
+    async def stop(self) -> None:
+        """Stop claiming, let handlers finish within the grace time, hand the rest back, disconnect."""
+        await self.runtime.stop()
+
+    async def submit(
+        self,
+        label: str,
+        *,
+        user_id: str,
+        content: Any = "",
+        mem_cube_id: str = "",
+        item_id: str | None = None,
+        session_id: str | None = None,
+        task_id: str | None = None,
+        trace_id: str | None = None,
+        user_name: str | None = None,
+        info: dict[str, Any] | None = None,
+        due: datetime | None = None,
+    ) -> Submitted:
+        """Hand over one message; when this returns it is kept.
+
+        `content` is text, or anything that can be written as JSON. The rest is as in `Message`; giving an
+        `item_id` makes it safe to repeat the call.
+        """
+        message = Message(
+            label=label,
+            user_id=user_id,
+            content=_as_text(content),
+            mem_cube_id=mem_cube_id,
+            item_id=item_id or new_item_id(),
+            session_id=session_id,
+            task_id=task_id,
+            trace_id=trace_id,
+            user_name=user_name,
+            info=info,
+            due=due,
+        )
+        return (await self.submit_messages([message]))[0]
+
+    async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
+        """Hand over messages; all are kept, or (one is refused) none."""
+        prepared = self.runtime.prepare(messages)
+        await self.open()
+        failpoint("before_accept")
+        accepted = await self.runtime.backend.queue.submit(prepared)
+        failpoint("after_accept")
+        return accepted.answers
+
+    async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
+        """The items of a user; with `task_id`, the one of that item id or those of that business task."""
+        await self.open()
+        views = self.runtime.backend.views
+        if task_id is None:
+            return (await views.read(StatusQuery(user_id=user_id))).rows
+        rows = (await views.read(StatusQuery(user_id=user_id, item_id=task_id))).rows
+        rows = rows or (await views.read(StatusQuery(user_id=user_id, task_id=task_id))).rows
+        if not rows:
+            raise UnknownItemError(user_id, task_id)
+        return rows
+
+    async def wait(self, item_id: str, *, user_id: str, timeout: float = 30) -> ItemStatus:  # noqa: ASYNC109
+        """Wait until a message has ended, and say how; `WaitTimeoutError` if it has not in time."""
+        deadline = time.monotonic() + timeout
+        with self.runtime.finishes.watch([Key(user_id, item_id)]) as settled:
+            while True:
+                settled.clear()
+                item = (await self.status(user_id, item_id))[0]
+                left = deadline - time.monotonic()
+                if item.status.ended:
+                    return item
+                if left <= 0:
+                    raise WaitTimeoutError(item_id, item.status, timeout)
+                await _either(settled, min(left, POLL_S))
+
+    async def get_task_status_by_business_id(
+        self, business_task_id: str, user_id: str
+    ) -> dict[str, Any] | None:
+        """How a business task stands, over all its items; None if nobody knows it."""
+        await self.open()
+        query = StatusQuery(user_id=user_id, task_id=business_task_id)
+        rows = (await self.runtime.backend.views.read(query)).rows
+        if not rows:
+            return None
+        status = business_status(row.status for row in rows)
+        return {
+            "status": str(status),
+            "business_task_id": business_task_id,
+            "item_count": len(rows),
+            "item_statuses": {row.item_id: str(row.status) for row in rows},
+        }
+
+
+class AsyncMemory:
+    """Remembering and finding, as part of an `AsyncScheduler`."""
+
+    def __init__(self, scheduler: AsyncScheduler) -> None:
+        self._scheduler = scheduler
+
+    async def add(
+        self,
+        text: str | Sequence[Turn],
+        *,
+        user_id: str,
+        mem_cube_id: str = "",
+        item_id: str | None = None,
+        session_id: str | None = None,
+        task_id: str | None = None,
+        info: dict[str, Any] | None = None,
+    ) -> Submitted:
+        """Hand over something to remember; when this returns it is kept, soon after it is found."""
+        message = add_message(
+            text,
+            user_id=user_id,
+            mem_cube_id=mem_cube_id,
+            item_id=item_id or new_item_id(),
+            session_id=session_id,
+            task_id=task_id,
+            info=info,
+        )
+        return (await self._scheduler.submit_messages([message]))[0]
+
+    async def search(
+        self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
+    ) -> list[Hit]:
+        """The memories of a user that fit best, best first."""
+        await self._scheduler.open()
+        search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)
+        return await self._scheduler.runtime.store.search(search)
+
+    async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
+        """One memory of a user."""
+        await self._scheduler.open()
+        return await self._scheduler.runtime.store.get(user_id, memory_id)
+
+
+class Scheduler(_Handlers):
+    """Like `AsyncScheduler`, for code that blocks: the same names, the same arguments."""
+
+    _inner_class = AsyncScheduler
+
+    def __init__(
+        self, url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
+    ) -> None:
+        """See `AsyncScheduler`."""
+        self._inner = self._inner_class(url, settings=settings, clock=clock)
+        self._bridge = Bridge()
+        self.runtime = self._inner.runtime
+        self.memory = Memory(self._inner.memory, self._bridge)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def asynchronous(self) -> AsyncScheduler:
+        """The async face of this very scheduler."""
+        return self._inner
+
+    @contextmanager
+    def used(self) -> Iterator[Self]:
+        """Use it without running a worker, and let go of everything after."""
+        try:
+            yield self
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop, and end the thread that did the work. Idempotent."""
+        self.stop()
+        self._bridge.close()
+
+    open = blocking(AsyncScheduler.open)
+    start = blocking(AsyncScheduler.start)
+    stop = blocking(AsyncScheduler.stop)
+    submit = blocking(AsyncScheduler.submit)
+    submit_messages = blocking(AsyncScheduler.submit_messages)
+    status = blocking(AsyncScheduler.status)
+    wait = blocking(AsyncScheduler.wait)
+    get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
+
+    @property
+    def memos_message_queue(self) -> Scheduler:
+        """Where messages are submitted, by the name that other systems use for it."""
+        return self
+
+
+class Memory:
+    """Remembering and finding, as part of a `Scheduler`."""
+
+    def __init__(self, inner: AsyncMemory, bridge: Bridge) -> None:
+        self._inner = inner
+        self._bridge = bridge
+
+    add = blocking(AsyncMemory.add)
+    search = blocking(AsyncMemory.search)
+    get = blocking(AsyncMemory.get)
+
+
+def _as_text(content: Any) -> str:
+    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
