@@ -22,7 +22,7 @@ from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
 
+R = TypeVar("R")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 POLL_S = 0.5
@@ -284,6 +285,10 @@ class Scheduler(_Handlers):
     def asynchronous(self) -> AsyncScheduler:
         """The async face of this very scheduler."""
         return self._inner
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run async work on this scheduler's own event loop and wait for it."""
+        return self._bridge.run(work)
 
     @contextmanager
     def used(self) -> Iterator[Self]:

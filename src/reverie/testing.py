@@ -1,12 +1,29 @@
-"""For the tests of those who use Reverie: a clock moved by hand, and (below) draining and asserting."""
+"""For the tests of those who use Reverie: a clock moved by hand, running what is ready, asserting what waits.
+
+    scheduler = Scheduler("memory://", clock=(clock := ManualClock()))
+    scheduler.submit("export", user_id="ann", content="7")
+    assert_enqueued(scheduler, "export", user_id="ann", content="7")
+    drain(scheduler)
+    clock.advance(5)
+    drain(scheduler)
+
+Without `with scheduler:` no worker runs, so nothing happens behind the test's back.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ManualClock"]
+from reverie.backends.moves import Status, StatusQuery
+
+if TYPE_CHECKING:
+    from reverie.message import Message
+    from reverie.scheduler import AsyncScheduler, Scheduler
+
+__all__ = ["ManualClock", "assert_enqueued", "drain", "enqueued"]
 
 
 class ManualClock:
@@ -45,3 +62,42 @@ class ManualClock:
         finally:
             with self._lock:
                 self._waiters.remove(waiter)
+
+
+def drain(scheduler: Scheduler) -> None:
+    """Run all that is ready now, and what follows from it, in this call; then nothing is running."""
+    scheduler.run(_drain(scheduler.asynchronous))
+
+
+def enqueued(scheduler: Scheduler, label: str, *, user_id: str, **fields: Any) -> list[Message]:
+    """The messages of a user that wait under this label and have these fields."""
+    messages = scheduler.run(_waiting(scheduler.asynchronous, user_id))
+    wanted = {"label": label, **fields}
+    return [m for m in messages if all(getattr(m, name) == value for name, value in wanted.items())]
+
+
+def assert_enqueued(
+    scheduler: Scheduler, label: str, *, user_id: str, count: int | None = None, **fields: Any
+) -> None:
+    """Fail unless such messages wait: at least one, or with `count` exactly so many."""
+    found = len(enqueued(scheduler, label, user_id=user_id, **fields))
+    if found == count or (count is None and found):
+        return
+    waiting = scheduler.run(_waiting(scheduler.asynchronous, user_id))
+    wanted = ", ".join(f"{name}={value!r}" for name, value in {"label": label, **fields}.items())
+    raise AssertionError(
+        f"expected {'a message' if count is None else count} with {wanted} for {user_id!r}, found {found}; "
+        f"waiting are: {[(m.label, m.content) for m in waiting]}"
+    )
+
+
+async def _drain(scheduler: AsyncScheduler) -> None:
+    await scheduler.open()
+    await scheduler.runtime.worker.drain()
+
+
+async def _waiting(scheduler: AsyncScheduler, user_id: str) -> list[Message]:
+    await scheduler.open()
+    query = StatusQuery(user_id=user_id, with_message=True, limit=100_000)
+    rows = (await scheduler.runtime.backend.views.read(query)).rows
+    return [row.message for row in rows if row.status is Status.WAITING and row.message is not None]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from conformance.conftest import Bench, message
 from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, StatusQuery, Want
 from reverie.clock import from_epoch_ms
@@ -361,6 +363,17 @@ async def test_wait_is_woken_by_new_work(bench: Bench) -> None:
 async def test_work_that_came_before_the_wait_is_heard(bench: Bench) -> None:
     await bench.submit(message("1"))
     await asyncio.wait_for(bench.queue.wait(["work"], None), 10)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_wait_can_be_cancelled_at_any_moment(bench: Bench, steps: int) -> None:
+    for _ in range(2):  # the second one finds whatever connection the first has left
+        waiting = asyncio.create_task(bench.queue.wait(["work"], None))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        done, _ = await asyncio.wait({waiting}, timeout=10)
+        assert done
 
 
 async def test_wait_ends_at_its_time(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -47,6 +48,10 @@ def serve(
     shown = f"[{address}]" if ":" in address else address
     announce(f"http://{shown}:{port}")
     config = uvicorn.Config(create_app(scheduler, run_worker=run_worker), log_config=None, lifespan="on")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(
+            number, lambda *_: None
+        )  # uvicorn raises it again after a clean stop, which is not an error
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -57,6 +57,7 @@ class Worker:
         self._settings = settings
         self._announce = on_settled
         self._started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[tuple[Key, str], Claim] = {}
         self._active: Counter[str] = Counter()
         self._batches: dict[int, asyncio.Task[None]] = {}
@@ -77,6 +78,7 @@ class Worker:
         if self._started:
             return
         self._started = True
+        self._loop = asyncio.get_running_loop()
         log.info("worker.started", worker=self.name, labels=[h.label for h in self._registry.handlers])
         for service in (self._renewer, self._settler, self._timekeeper, self._producer):
             await service.start()
@@ -85,7 +87,7 @@ class Worker:
         """Stop claiming, let handlers finish within the grace time, hand the rest back."""
         if not self._started:
             return
-        self._started = False
+        self._started, self._loop = False, None
         await self._producer.stop(grace_s)
         if self._batches:
             await asyncio.wait(self._batches.values(), timeout=grace_s)
@@ -147,8 +149,9 @@ class Worker:
                 self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
 
     def more_room(self) -> None:
-        """A handler was registered, or there is another reason to look for work again."""
-        self._producer.room()
+        """A handler was registered, or there is another reason to look again. Safe from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._producer.room)
 
     async def _run(self, batch: Batch) -> None:
         handler = batch.handler

@@ -1,0 +1,127 @@
+"""Whole products to walk through: queue and memory in one SQLite file, queue on Redis, all in memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from reverie.scheduler import Scheduler
+from reverie.settings import Settings, load_settings
+from servers import valkey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REVERIE = str(Path(sys.executable).with_name("reverie"))
+
+
+@dataclass
+class Place:
+    """Where one product keeps its things, and how to run it."""
+
+    kind: str
+    folder: Path
+    queue_url: str
+    memory_url: str
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("REVERIE_")},
+            "REVERIE_DATA_DIR": str(self.folder),
+            "REVERIE_QUEUE__URL": self.queue_url,
+            "REVERIE_MEMORY__URL": self.memory_url,
+            **self.extra,
+        }
+
+    def settings(self) -> Settings:
+        return load_settings(
+            data_dir=self.folder, queue={"url": self.queue_url}, memory={"url": self.memory_url}
+        )
+
+    @contextmanager
+    def scheduler(self) -> Iterator[Scheduler]:
+        """Look in from this process, without a worker."""
+        with Scheduler(settings=self.settings()).used() as scheduler:
+            yield scheduler
+
+    def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run one command of the shell to its end."""
+        return subprocess.run(
+            [REVERIE, *arguments],
+            env=self.environment | environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @contextmanager
+    def server(self, *arguments: str, **environment: str) -> Iterator[Server]:
+        """Run `reverie serve` on a free port until the block ends."""
+        process = subprocess.Popen(
+            [REVERIE, "serve", "--port", "0", *arguments],
+            env=self.environment | environment,
+            cwd=self.folder,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stderr is not None
+            first = process.stderr.readline()
+            match = re.search(r"http://\S+?(?=,)", first)
+            assert match, first + process.stderr.read()
+            with httpx.Client(base_url=match[0], timeout=30) as client:
+                yield Server(process, client)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+
+
+@dataclass
+class Server:
+    """A running server and a client for it."""
+
+    process: subprocess.Popen[str]
+    client: httpx.Client
+
+
+@contextmanager
+def memory(folder: Path) -> Iterator[Place]:
+    yield Place("memory", folder, "memory://", "memory://")
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[Place]:
+    url = f"sqlite:///{folder / 'reverie.db'}"
+    yield Place("sqlite", folder, url, url)
+
+
+@contextmanager
+def redis(folder: Path) -> Iterator[Place]:
+    with valkey() as url:
+        yield Place("redis", folder, url, f"sqlite:///{folder / 'memory.db'}")
+
+
+PLACES = {"memory": memory, "sqlite": sqlite, "redis": redis}
+SHARED = ["sqlite", "redis"]
+"""Places that several processes can use."""
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with PLACES[request.param](tmp_path) as opened:
+        yield opened
