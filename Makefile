@@ -49,4 +49,4 @@ $(VENV)/.base: requirements/base.txt pyproject.toml | $(VENV)/bin/python
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --requirement requirements/dev.txt
 	$(PIP) install --no-deps --editable .
-	touch $@
+	touch $(VENV)/.base $@

@@ -81,7 +81,7 @@ class Place:
         try:
             assert process.stderr is not None
             first = process.stderr.readline()
-            match = re.search(r"http://\S+?(?=,)", first)
+            match = re.search(r"http://\S+", first)
             assert match, first + process.stderr.read()
             with httpx.Client(base_url=match[0], timeout=30) as client:
                 yield Server(process, client)

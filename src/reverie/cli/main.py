@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -53,7 +54,7 @@ def serve(
     """
     with shown_errors():
         from reverie.api.app import serve as run_server
-        from reverie.settings import scheduler_enabled
+        from reverie.settings import redacted, scheduler_enabled
 
         set_up_logs()
         scheduler = _scheduler(url, app)
@@ -64,7 +65,9 @@ def serve(
             port=server.port if port is None else port,
             run_worker=scheduler_enabled(),
             announce=lambda address: typer.echo(
-                f"Reverie is listening on {address}, data in {scheduler.runtime.settings.queue_url}", err=True
+                f"Reverie is listening on {address} (process {os.getpid()}), "
+                f"data in {redacted(scheduler.runtime.settings.queue_url)}",
+                err=True,
             ),
         )
 
