@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from places import PLACES
 from reverie.testing import ManualClock
 from servers import valkey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from places import Place
 
 
 @pytest.fixture
@@ -28,3 +32,10 @@ def redis_url() -> Iterator[str]:
     else:
         with valkey() as url:
             yield url
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A whole product; parametrize it indirectly with the kinds of `places.PLACES`."""
+    with PLACES[request.param](tmp_path) as opened:
+        yield opened

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
-import pytest
 
 from reverie.scheduler import Scheduler
 from reverie.settings import Settings, load_settings
@@ -119,9 +118,3 @@ def redis(folder: Path) -> Iterator[Place]:
 PLACES = {"memory": memory, "sqlite": sqlite, "redis": redis}
 SHARED = ["sqlite", "redis"]
 """Places that several processes can use."""
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    with PLACES[request.param](tmp_path) as opened:
-        yield opened

@@ -1,0 +1,20 @@
+"""A worker process that can be killed at any moment: remembers each message it handles, in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+from reverie import AsyncScheduler, Done, Message, Remember
+from reverie.cli.worker import run_until_stopped
+
+scheduler = AsyncScheduler()
+
+
+@scheduler.handler("note", concurrency=16)
+async def note(message: Message) -> Done:
+    await asyncio.sleep(0)
+    return Done(effects=[Remember(memory_id=f"note-{message.content}", text=f"note {message.content}")])
+
+
+if __name__ == "__main__":
+    asyncio.run(run_until_stopped(scheduler))

@@ -1,0 +1,136 @@
+"""Answers under /product: the one shape, for errors too."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from reverie import AsyncScheduler
+from reverie.api.app import create_app
+from reverie.errors import BackendUnavailableError
+
+
+@pytest.fixture
+async def scheduler(clock):
+    scheduler = AsyncScheduler("memory://", clock=clock)
+    await scheduler.open()
+    yield scheduler
+    await scheduler.stop()
+
+
+@pytest.fixture
+async def client(scheduler: AsyncScheduler):
+    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+async def ask(client: httpx.AsyncClient, method: str, path: str, **request) -> tuple[int, str, object]:
+    response = await client.request(method, path, **request)
+    answer = response.json()
+    assert set(answer) == {"code", "message", "data"}
+    assert answer["code"] == response.status_code
+    return answer["code"], answer["message"], answer["data"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ({}, 422, "body.user_id: Field required"),
+        ({"user_id": "ann"}, 422, "there is nothing to remember"),
+        ({"user_id": "ann", "messages": []}, 422, "there is nothing to remember"),
+        ({"user_id": "ann", "messages": [{"role": "user"}]}, 422, "content: Field required"),
+        ({"user_id": "", "memory_content": "x"}, 400, "user_id='': must not be empty"),
+        ({"user_id": "_system", "memory_content": "x"}, 400, "reserved"),
+        ({"user_id": "ann", "memory_content": " "}, 400, "has nothing to remember"),
+        ({"user_id": "ann", "memory_content": "x" * 2**20}, 400, "at most 1048576 are allowed"),
+        ({"user_id": "a\x00b", "memory_content": "x"}, 400, "NUL"),
+        (
+            {"user_id": "ann", "memory_content": "x", "item_id": "1", "writable_cube_ids": ["a", "b"]},
+            422,
+            "one cube",
+        ),
+    ],
+)
+async def test_bad_requests_are_refused_in_words(client, body, code, words) -> None:
+    got, message, _ = await ask(client, "POST", "/product/add", json=body)
+    assert got == code
+    assert words in message
+
+
+async def test_what_is_no_json_is_refused(client) -> None:
+    code, message, _ = await ask(
+        client, "POST", "/product/add", content=b"{", headers={"content-type": "application/json"}
+    )
+    assert code == 422
+    assert "JSON" in message
+
+
+async def test_unknown_paths_tasks_and_methods(client) -> None:
+    assert (await ask(client, "GET", "/product/nothing"))[:2] == (404, "Not Found")
+    assert (await ask(client, "GET", "/product/add"))[0] == 405
+    query = {"user_id": "ann", "task_id": "none"}
+    assert (await ask(client, "GET", "/product/scheduler/status", params=query))[0] == 404
+
+
+async def test_several_cubes_are_several_messages(client) -> None:
+    body = {"user_id": "ann", "memory_content": "x", "writable_cube_ids": ["home", "work"]}
+    _, _, data = await ask(client, "POST", "/product/add", json=body)
+    assert [entry["cube_id"] for entry in data] == ["home", "work"]
+    assert len({entry["item_id"] for entry in data}) == 2
+
+
+async def test_content_in_parts_becomes_its_text(client) -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    body = {"user_id": "ann", "messages": [{"role": "user", "content": parts}]}
+    _, _, data = await ask(client, "POST", "/product/add", json=body)
+    assert [entry["memory"] for entry in data] == ["look"]
+
+
+async def test_an_id_that_is_taken(client) -> None:
+    for text, code in (("one", 200), ("one", 200), ("two", 409)):
+        body = {"user_id": "ann", "memory_content": text, "item_id": "1"}
+        assert (await ask(client, "POST", "/product/add", json=body))[0] == code
+
+
+async def test_submit_answers_one_receipt_for_each_message(client) -> None:
+    messages = [
+        {"user_id": "ann", "label": "work", "item_id": "1", "task_id": "t"},
+        {"user_id": "ann", "label": "work", "item_id": "1", "task_id": "t"},
+        {"user_id": "ann", "label": "other", "item_id": "1"},
+    ]
+    _, _, data = await ask(client, "POST", "/product/scheduler/submit", json={"messages": messages})
+    assert data == [
+        {"item_id": "1", "status": "accepted"},
+        {"item_id": "1", "status": "duplicate"},
+        {"item_id": "1", "status": "conflict"},
+    ]
+    _, _, data = await ask(client, "GET", "/product/scheduler/status", params={"user_id": "ann"})
+    assert data == [{"task_id": "1", "status": "waiting"}]
+    query = {"user_id": "ann", "task_id": "t"}
+    _, _, data = await ask(client, "GET", "/product/scheduler/status", params=query)
+    assert data == [{"task_id": "t", "status": "in_progress"}]
+
+
+async def test_one_bad_message_refuses_the_whole_submit(client) -> None:
+    messages = [{"user_id": "ann", "label": "work", "item_id": "1"}, {"user_id": "ann", "label": ""}]
+    code, message, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": messages})
+    assert (code, message) == (400, "label='': must not be empty")
+    _, _, data = await ask(client, "GET", "/product/scheduler/status", params={"user_id": "ann"})
+    assert data == []
+
+
+async def test_a_backend_that_is_away_and_a_bug(client, scheduler, monkeypatch) -> None:
+    async def away(*_):
+        raise BackendUnavailableError("redis://here did not answer")
+
+    async def bug(*_):
+        raise ZeroDivisionError("secret detail")
+
+    query = {"user_id": "ann"}
+    monkeypatch.setattr(scheduler, "status", away)
+    assert (await ask(client, "GET", "/product/scheduler/status", params=query))[0] == 503
+    monkeypatch.setattr(scheduler, "status", bug)
+    code, message, _ = await ask(client, "GET", "/product/scheduler/status", params=query)
+    assert code == 500
+    assert "secret" not in message

@@ -1,0 +1,103 @@
+"""The command line: quick help, clear errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from places import Place
+
+HEAVY = ("apsw", "pydantic", "fastapi", "uvicorn", "redis", "msgspec", "yaml", "structlog", "asyncio")
+SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+
+
+def loaded_modules(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(shown.stdout.splitlines()[-1].split())
+
+
+def test_help_imports_no_heavy_module() -> None:
+    help_of_all = "from typer.testing import CliRunner\nfrom reverie.cli.main import cli\n"
+    plain = loaded_modules("from typer.testing import CliRunner")
+    loaded = loaded_modules(help_of_all + "assert 'serve' in CliRunner().invoke(cli, ['--help']).output")
+    assert not {module for module in loaded - plain if module.split(".")[0] in HEAVY}
+    assert not {module for module in loaded if module in HEAVY[:-1]}
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    loaded = loaded_modules("import reverie")
+    assert {module for module in loaded if module.startswith("reverie")} == {"reverie", "reverie.version"}
+    assert not loaded & set(HEAVY)
+
+
+@SQLITE
+def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
+    for arguments, words in {
+        ("status", "nothing", "--user", "ann"): "user 'ann' has no item or task 'nothing'",
+        ("add", "x", "--user", "_system"): "user_id='_system': ids that begin with _ are reserved",
+        ("add", "  ", "--user", "ann"): "has nothing to remember",
+        ("add", "x", "--user", "ann", "--url", "mysql://here"): "no backend for 'mysql://here'",
+        ("worker", "--app", "nowhere:app"): "there is no module 'nowhere'",
+        ("worker", "--app", "json"): "it has no attribute",
+        ("worker", "--app", "json:loads"): "not a Scheduler",
+        ("serve", "--host", "0.0.0.0"): "must be a loopback address",
+        ("serve", "--host", "no such host"): "is no address",
+    }.items():
+        shown = place.command(*arguments)
+        assert (shown.returncode, shown.stdout) == (1, ""), arguments
+        assert words in shown.stderr, shown.stderr
+        assert len(shown.stderr.splitlines()) == 1, shown.stderr
+
+
+@SQLITE
+def test_a_port_that_is_taken(place: Place) -> None:
+    with place.server() as server:
+        port = str(server.client.base_url.port)
+        shown = place.command("serve", "--port", port)
+    assert shown.returncode == 1
+    assert f"server.port = {port}: cannot listen on 127.0.0.1: Address already in use" in shown.stderr
+
+
+@SQLITE
+def test_a_repeated_id(place: Place) -> None:
+    place.command("submit", "work", "one", "--user", "ann", "--item-id", "1")
+    same = place.command("submit", "work", "one", "--user", "ann", "--item-id", "1")
+    other = place.command("submit", "work", "two", "--user", "ann", "--item-id", "1", "--json")
+    assert (same.returncode, same.stdout) == (0, "duplicate 1\n")
+    assert (other.returncode, json.loads(other.stdout)["status"]) == (1, "conflict")
+    assert "taken by another message" in other.stderr
+
+
+@SQLITE
+def test_a_setting_that_is_wrong(place: Place) -> None:
+    shown = place.command("status", "--user", "ann", REVERIE_WORKER__LEASE_S="-1")
+    assert shown.returncode == 1
+    assert "worker.lease_s = '-1': Input should be greater than 0" in shown.stderr
+    (place.folder / "reverie.yaml").write_text("queue: {durabilty: full}\n")
+    shown = place.command("status", "--user", "ann")
+    assert "queue.durabilty = 'full': Extra inputs are not permitted" in shown.stderr
+    (place.folder / "reverie.yaml").write_text("queue: {\n")
+    shown = place.command("status", "--user", "ann")
+    assert "reverie.yaml" in shown.stderr
+    assert "is not YAML" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+@SQLITE
+def test_a_folder_that_cannot_be_written(place: Place) -> None:
+    (place.folder / "file").write_text("")
+    shown = place.command("add", "x", "--user", "ann", "--url", f"sqlite:///{place.folder}/file/r.db")
+    assert shown.returncode == 1
+    assert "cannot create the folder" in shown.stderr
+
+
+@SQLITE
+def test_a_password_is_not_shown(place: Place) -> None:
+    shown = place.command("add", "x", "--user", "ann", "--url", "redis://:hunter2@127.0.0.1:1/0")
+    assert shown.returncode == 1
+    assert "127.0.0.1:1" in shown.stderr
+    assert "hunter2" not in shown.stderr

@@ -1,0 +1,102 @@
+"""The one writer of an SQLite file."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
+from reverie.storage.sqlite import Database
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = Database(str(tmp_path / "folder" / "r.db"))
+    database.open()
+    database.submit(lambda c: c.execute("CREATE TABLE t (n INTEGER UNIQUE)")).result()
+    yield database
+    database.close()
+
+
+def numbers(connection: apsw.Connection) -> list[int]:
+    return [n for (n,) in connection.execute("SELECT n FROM t ORDER BY n")]
+
+
+def insert(n: int):
+    return lambda connection: connection.execute("INSERT INTO t VALUES (?)", (n,)) and n
+
+
+async def test_a_job_is_readable_when_it_is_done(database: Database) -> None:
+    await database.write(insert(1))
+    assert await database.read(numbers) == [1]
+
+
+def test_jobs_that_wait_share_a_commit_and_one_failure_spoils_no_neighbour(database: Database) -> None:
+    hold, commits = threading.Event(), []
+    undo = database.on_commit(lambda: commits.append(1))
+    first = database.submit(lambda _: hold.wait(10))
+    futures = [database.submit(insert(n)) for n in (1, 2, 2, 3)]
+    hold.set()
+    assert first.result() is True
+    assert [futures[0].result(), futures[1].result(), futures[3].result()] == [1, 2, 3]
+    with pytest.raises(apsw.ConstraintError):
+        futures[2].result()
+    assert database.submit(numbers).result() == [1, 2, 3]
+    assert len(commits) in {2, 3}  # the hold, the four together, and perhaps the look at them already
+    undo()
+
+
+def test_a_commit_that_fails_keeps_nothing_and_the_next_succeeds(database: Database) -> None:
+    vetoes = iter([True])
+
+    def sabotage(connection: apsw.Connection) -> None:
+        connection.set_commit_hook(lambda: next(vetoes, False))
+        insert(1)(connection)
+
+    with pytest.raises(BackendUnavailableError, match=r"r\.db"):
+        database.submit(sabotage).result()
+    assert database.submit(insert(2)).result() == 2
+    assert database.submit(numbers).result() == [2]
+
+
+async def test_a_reader_cannot_write(database: Database) -> None:
+    with pytest.raises(apsw.ReadOnlyError):
+        await database.read(insert(1))
+
+
+def test_the_file_is_private(database: Database) -> None:
+    assert stat.S_IMODE(Path(database.path).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(database.path).parent.stat().st_mode) == 0o700
+
+
+def test_what_is_closed_says_so(database: Database) -> None:
+    database.close()
+    database.close()
+    with pytest.raises(ClosedError, match="is not open"):
+        database.submit(numbers)
+
+
+def test_close_commits_what_was_given(tmp_path, database: Database) -> None:
+    futures = [database.submit(insert(n)) for n in range(500)]
+    database.close()
+    assert [future.result() for future in futures] == list(range(500))
+
+
+def test_durability_is_what_was_asked_for(tmp_path) -> None:
+    for durability, pragma in (("full", 2), ("normal", 1)):
+        database = Database(str(tmp_path / f"{durability}.db"), durability)
+        database.open()
+        assert database.submit(lambda c: c.execute("PRAGMA synchronous").get).result() == pragma
+        assert database.submit(lambda c: c.execute("PRAGMA journal_mode").get).result() == "wal"
+        database.close()
+
+
+def test_a_newer_schema_is_refused(database: Database) -> None:
+    database.migrate("queue", "reverie.backends.sqlite")
+    database.submit(lambda c: c.execute("UPDATE schema_versions SET version = 99")).result()
+    with pytest.raises(SchemaTooNewError, match="version 99, this Reverie knows up to 1: upgrade"):
+        database.migrate("queue", "reverie.backends.sqlite")
