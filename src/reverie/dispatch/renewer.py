@@ -53,9 +53,12 @@ class Renewer:
     async def renew(self) -> None:
         """Extend all leases once."""
         claims = self._held()
-        if claims:
-            for lost in await self._queue.renew(claims, self._lease_ms):
-                log.warning("claim.lost", user_id=lost.key.user_id, item_id=lost.key.item_id)
+        if not claims:
+            return
+        lost = {(claim.key, claim.claim_id) for claim in await self._queue.renew(claims, self._lease_ms)}
+        for claim in self._held():  # those settled meanwhile are gone from here
+            if (claim.key, claim.claim_id) in lost:
+                log.info("claim.lost", user_id=claim.key.user_id, item_id=claim.key.item_id)
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:

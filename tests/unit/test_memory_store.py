@@ -1,0 +1,173 @@
+"""The memory store: effects once, search by words in every script."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reverie import Message, Remember
+from reverie.backends.memory import MemoryBackend
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, StatusQuery, Want
+from reverie.dispatch.settlements import SettlementPolicy
+from reverie.dispatch.settler import Settler
+from reverie.memory.interface import Application, SearchQuery
+from reverie.memory.sqlite import SqliteMemoryStore
+from reverie.memory.words import index_words, match_expression
+from reverie.storage.sqlite import Database
+
+ONE = Message(user_id="ann", label="work", item_id="1")
+NEXT = Message(user_id="ann", label="next", item_id="2")
+
+
+def effect(memory_id: str, text: str = "some words") -> Remember:
+    return Remember(memory_id=memory_id, text=text)
+
+
+@pytest.fixture(params=["file", "memory"])
+async def store(request, tmp_path, clock):
+    path = str(tmp_path / "m.db") if request.param == "file" else ":memory:"
+    store = SqliteMemoryStore(Database(path), clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def find(store, text: str, user_id: str = "ann", **query) -> list[str]:
+    return [hit.item.id for hit in await store.search(SearchQuery(text=text, user_id=user_id, **query))]
+
+
+async def test_effects_are_applied_once_and_the_first_run_decides(store) -> None:
+    first = Application(message=ONE, effects=(effect("a"),), follow_ups=(NEXT,))
+    again = Application(message=ONE, effects=(effect("b"),))
+    (applied,) = await store.apply([first])
+    assert (applied.state, applied.follow_ups) == ("applied", (NEXT,))
+    (applied,) = await store.apply([again])
+    assert (applied.state, applied.follow_ups) == ("already", (NEXT,))
+    assert await find(store, "words") == ["a"]
+
+
+async def test_a_closed_message_takes_no_effects(store) -> None:
+    (closed,) = await store.apply([Application(message=ONE, close=True)])
+    (late,) = await store.apply([Application(message=ONE, effects=(effect("a"),), follow_ups=(NEXT,))])
+    assert (closed.state, late.state, late.follow_ups) == ("closed", "closed", ())
+    assert await find(store, "words") == []
+
+
+async def test_one_that_is_rejected_leaves_nothing_and_spoils_no_neighbour(store) -> None:
+    bad = Application(message=ONE, effects=(effect("a"), effect("b", None)))
+    good = Application(message=NEXT, effects=(effect("c"),))
+    rejected, applied = await store.apply([bad, good])
+    assert (rejected.state, applied.state) == ("rejected", "applied")
+    assert rejected.error
+    assert await find(store, "words") == ["c"]
+    (again,) = await store.apply([Application(message=ONE, effects=(effect("d"),))])
+    assert again.state == "applied"
+
+
+async def test_the_same_id_of_two_users_is_two_memories(store) -> None:
+    other = msgspec.structs.replace(ONE, user_id="bob", mem_cube_id="bob")
+    await store.apply([Application(message=ONE, effects=(effect("a"),))])
+    await store.apply([Application(message=other, effects=(effect("a", "other words"),))])
+    assert (await store.get("ann", "a")).text == "some words"
+    assert (await store.get("bob", "a")).text == "other words"
+    assert await find(store, "other") == []
+
+
+async def test_search_keeps_to_user_and_cubes(store) -> None:
+    for user, cube in (("ann", "home"), ("ann", "office"), ("bob", "home")):
+        message = Message(user_id=user, mem_cube_id=cube, label="work")
+        await store.apply([Application(message=message, effects=(effect(f"{user}-{cube}"),))])
+    assert sorted(await find(store, "words")) == ["ann-home", "ann-office"]
+    assert await find(store, "words", mem_cube_ids=("home",)) == ["ann-home"]
+    assert await find(store, "words", mem_cube_ids=("attic",)) == []
+    assert len(await find(store, "words", limit=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("I moved to Lisbon", "who is moving?"),
+        ("Caffè in Zürich", "cafe zurich"),
+        ("我住在里斯本的海边", "里斯本在哪里"),
+        ("昨日は東京に行きました", "東京"),
+        ("나는 서울에 산다", "서울"),
+        ('she said "AND"', 'the word "AND" OR NOT NEAR('),
+        ("the year 2026", "2026"),
+    ],
+)
+async def test_words_are_found(store, text: str, query: str) -> None:
+    await store.apply([Application(message=ONE, effects=(effect("a", text), effect("b", "nothing of it")))])
+    assert (await find(store, query))[0] == "a"
+
+
+async def test_the_best_comes_first(store) -> None:
+    texts = {"a": "tea", "b": "green tea from Uji", "c": "coffee"}
+    effects = tuple(effect(name, text) for name, text in texts.items())
+    await store.apply([Application(message=ONE, effects=effects)])
+    hits = await store.search(SearchQuery(text="green tea", user_id="ann"))
+    assert [hit.item.id for hit in hits] == ["b", "a"]
+    assert hits[0].score == 1.0 > hits[1].score > 0
+
+
+@given(text=st.text())
+def test_any_text_can_be_indexed_and_asked(text: str) -> None:
+    expression = match_expression(text)
+    assert expression.count('"') % 2 == 0
+    if not expression:
+        assert not index_words(text)
+
+
+@pytest.mark.parametrize("query", ["", "  ", "?!", '"'])
+async def test_a_query_without_words_finds_nothing(store, query: str) -> None:
+    await store.apply([Application(message=ONE, effects=(effect("a"),))])
+    assert await find(store, query) == []
+
+
+# -- the settler between two databases ---------------------------------------------------------------
+
+
+async def settle(store, clock, earlier: Application | None, move: Move, **fields) -> MemoryBackend:
+    """Claim ONE, let an earlier run leave its row in the inbox, then settle."""
+    backend = MemoryBackend(clock)
+    request = ClaimRequest(worker="w", wants={"work": Want(lanes=1, messages=1)})
+    (claim,) = (await backend.submit([ONE], request)).claims
+    if earlier is not None:
+        await store.apply([earlier])
+    settler = Settler(backend, store, SettlementPolicy(), lambda _: None)
+    settler.put([Settlement(claim=claim, move=move, **fields)])
+    await settler.flush()
+    return backend
+
+
+async def status(backend: MemoryBackend, item_id: str = "1") -> Status | None:
+    rows = (await backend.read(StatusQuery(user_id="ann", item_id=item_id))).rows
+    return rows[0].status if rows else None
+
+
+async def test_a_second_run_submits_the_follow_ups_of_the_first(store, clock) -> None:
+    earlier = Application(message=ONE, effects=(effect("a"),), follow_ups=(NEXT,))
+    backend = await settle(store, clock, earlier, Move.COMPLETE, effects=(effect("b"),))
+    assert (await status(backend), await status(backend, "2")) == (Status.COMPLETED, Status.WAITING)
+    assert await find(store, "words") == ["a"]
+
+
+async def test_what_an_earlier_run_applied_is_not_buried(store, clock) -> None:
+    earlier = Application(message=ONE, effects=(effect("a"),))
+    backend = await settle(store, clock, earlier, Move.BURY, error="no use")
+    assert await status(backend) is Status.COMPLETED
+
+
+async def test_what_an_earlier_run_closed_ends_without_effects(store, clock) -> None:
+    earlier = Application(message=ONE, close=True)
+    backend = await settle(store, clock, earlier, Move.COMPLETE, effects=(effect("b"),))
+    assert await status(backend) is Status.FAILED
+    assert await find(store, "words") == []
+
+
+async def test_a_buried_message_is_closed_for_late_answers(store, clock) -> None:
+    backend = await settle(store, clock, None, Move.BURY, error="no use")
+    assert await status(backend) is Status.FAILED
+    (late,) = await store.apply([Application(message=ONE, effects=(effect("a"),))])
+    assert late.state == "closed"
