@@ -94,10 +94,15 @@ class Connections:
         timeout: float,  # noqa: ASYNC109  it is the driver that counts it
         sent: Callable[[], None] | None,
     ) -> Any:
+        cancelled_before = _cancellations()
         with self._named_errors():
             connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.send_command(*command)
+                if _cancellations() > cancelled_before:
+                    # The driver's own time limit around sending can swallow it. Counted, because a task
+                    # that was cancelled may still hand back what it holds.
+                    raise asyncio.CancelledError
                 if sent is not None:
                     sent()
                 return await connection.read_response(timeout=timeout)
@@ -160,6 +165,12 @@ class Connections:
             if str(error).startswith(_NOT_NOW):
                 raise BackendUnavailableError(f"{self.place} takes no writes: {error}") from error
             raise
+
+
+def _cancellations() -> int:
+    """How often the running task was asked to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def _finish(pools: _Pools) -> None:

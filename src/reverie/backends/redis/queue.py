@@ -67,7 +67,7 @@ class RedisQueue:
             Submitted(message.item_id, cast("Literal['accepted', 'duplicate', 'conflict']", word))
             for message, word in zip(messages, reply.answers, strict=True)
         ]
-        claims = _claims(reply.claims, claim_id, reply.now + claim.lease_ms) if claim else []
+        claims = wire.claims_of(reply.served, claim_id, reply.now + claim.lease_ms) if claim else []
         return Accepted(answers=answers, claims=claims)
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
@@ -75,7 +75,7 @@ class RedisQueue:
         claim_id = secrets.token_hex(16)
         body = {"claim": wire.claim_request(request, claim_id)}
         reply = await self._call("claim", body, wire.ClaimReply)
-        return _claims(reply.claims, claim_id, reply.now + request.lease_ms)
+        return wire.claims_of(reply.served, claim_id, reply.now + request.lease_ms)
 
     async def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
         """See `Queue.renew`."""
@@ -149,9 +149,3 @@ class RedisQueue:
         decoded = msgspec.msgpack.decode(answer, type=reply)
         self._server_time = (decoded.now, time.monotonic())
         return decoded
-
-
-def _claims(rows: list[wire.ClaimedRow], claim_id: str, lease_until: int) -> list[Claim]:
-    """Build the claims, lower levels first, otherwise in the order they were served."""
-    rows.sort(key=lambda row: row.level)
-    return [wire.claimed(row, claim_id, lease_until) for row in rows]

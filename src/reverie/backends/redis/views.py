@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +12,8 @@ from reverie.backends.redis import wire
 from reverie.backends.redis.keys import encode_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reverie.backends.moves import StatusQuery
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
@@ -67,9 +70,7 @@ class RedisViews:
         key = self._keys.task_meta(query.user_id)
         if query.item_id is None and query.task_id is None:
             flat: list[bytes] = await self._connections.call("HGETALL", key)
-            return [
-                (name.decode(), _decode_meta(text)) for name, text in zip(flat[::2], flat[1::2], strict=True)
-            ]
+            return _readable(flat[::2], flat[1::2])
         if query.item_id is not None:
             names = [query.item_id.encode()]
         else:
@@ -78,9 +79,8 @@ class RedisViews:
         if not names:
             return []
         texts: list[bytes | None] = await self._connections.call("HMGET", key, *names)
-        found = zip(names, texts, strict=True)
-        metas = [(name.decode(), _decode_meta(text)) for name, text in found if text is not None]
-        return [pair for pair in metas if query.task_id in {None, pair[1].task_id}]
+        found = _readable(names, texts)
+        return [pair for pair in found if query.task_id in {None, pair[1].task_id}]
 
     async def _messages(self, user_id: str, found: list[tuple[str, TaskMeta]]) -> dict[str, Message]:
         """The messages themselves, as far as the queue still has them; those of ended work it has not."""
@@ -94,6 +94,16 @@ class RedisViews:
             for (item_id, meta), body in zip(found, bodies, strict=True)
             if body
         }
+
+
+def _readable(names: list[bytes], texts: Sequence[bytes | None]) -> list[tuple[str, TaskMeta]]:
+    """Read what is ours: another program may use the same hash, and items may go in between."""
+    found = []
+    for name, text in zip(names, texts, strict=True):
+        with contextlib.suppress(msgspec.ValidationError):
+            if text is not None:
+                found.append((name.decode(), _decode_meta(text)))
+    return found
 
 
 def _row(user_id: str, item_id: str, meta: TaskMeta, message: Message | None) -> ItemStatus:

@@ -22,12 +22,13 @@ __all__ = [
     "ClaimReply",
     "ClaimedRow",
     "RenewReply",
+    "ServedLane",
     "SettleReply",
     "SubmitReply",
     "TimeReply",
     "claim_request",
     "claim_row",
-    "claimed",
+    "claims_of",
     "message_row",
     "read_body",
     "settlement_row",
@@ -47,11 +48,16 @@ class ClaimedRow(msgspec.Struct, array_like=True, frozen=True):
 
     body: str
     entry_id: str
-    stream_key: str
     attempts: int
     losses: int
     submitted_at: int
-    level: int
+
+
+class ServedLane(msgspec.Struct, array_like=True, frozen=True):
+    """What one lane gave."""
+
+    stream_key: str
+    rows: list[ClaimedRow]
 
 
 class TimeReply(_Reply, frozen=True):
@@ -61,14 +67,14 @@ class TimeReply(_Reply, frozen=True):
 class ClaimReply(_Reply, frozen=True):
     """The answer to a claim."""
 
-    claims: list[ClaimedRow]
+    served: list[ServedLane]
 
 
 class SubmitReply(_Reply, frozen=True):
     """The answer to a submit."""
 
     answers: list[str]
-    claims: list[ClaimedRow]
+    served: list[ServedLane]
 
 
 class RenewReply(_Reply, frozen=True):
@@ -99,7 +105,18 @@ class BodiesReply(_Reply, frozen=True):
     bodies: list[str]
 
 
-_encode_body = msgspec.json.Encoder().encode
+class _Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What never changes of an item, in the order in which it stands in `task_meta`."""
+
+    task_type: str
+    mem_cube_id: str
+    level: int
+    fingerprint: str
+    lane: str
+    task_id: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
 _decode_body = msgspec.json.Decoder(Message).decode
 
 
@@ -119,18 +136,24 @@ def message_row(message: Message, keys: Keys) -> _Row:
         redis_message_id=None,
         stream_key=None,
     )
+    lane, fingerprint = keys.lane(message.lane), message.fingerprint()
+    details = _Details(
+        task_type=message.label,
+        mem_cube_id=message.mem_cube_id,
+        task_id=message.task_id,
+        level=level,
+        fingerprint=fingerprint,
+        lane=lane,
+    )
     return (
         encode_id(message.user_id),
         message.item_id,
-        keys.lane(message.lane),
+        lane,
         _task(message),
-        message.label,
-        message.mem_cube_id,
-        message.task_id,
-        level,
         to_epoch_ms(message.due) if message.due else None,
-        message.fingerprint(),
-        _encode_body(body).decode(),  # the server reads no MessagePack of binary type
+        fingerprint,
+        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
+        _encode(body).decode(),  # the server reads no MessagePack of binary type
     )
 
 
@@ -145,6 +168,7 @@ def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
     error = settlement.error
     return (
         *claim_row(settlement.claim),
+        keys.lane(settlement.claim.lane),
         _task(settlement.claim.message),
         settlement.move.value,
         settlement.attempt,
@@ -175,15 +199,22 @@ def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
     }
 
 
-def claimed(row: ClaimedRow, claim_id: str, lease_until: int) -> Claim:
-    """Build the claim of one message, with what the engine fills in for its handler."""
+def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list[Claim]:
+    """Build the claims, lower levels first, otherwise in the order they were served."""
+    messages = [_filled(row, lane.stream_key) for lane in served for row in lane.rows]
+    messages.sort(key=lambda message: message.level or 0)
+    return [Claim(message, claim_id, lease_until) for message in messages]
+
+
+def _filled(row: ClaimedRow, stream_key: str) -> Message:
+    """Build a message with what the engine fills in for its handler."""
     message = read_body(row.body, row.submitted_at)
     fill = msgspec.structs.force_setattr  # nobody else has seen this message yet
     fill(message, "attempts", row.attempts)
     fill(message, "losses", row.losses)
     fill(message, "redis_message_id", row.entry_id)
-    fill(message, "stream_key", row.stream_key)
-    return Claim(message, claim_id, lease_until)
+    fill(message, "stream_key", stream_key)
+    return message
 
 
 def read_body(body: str, submitted_at: int) -> Message:

@@ -13,7 +13,7 @@ local function stage(step)
     local item = read_item(step, user, item_id)
     local body = redis.call('HGET', step.prefix .. ':delayed', name)
     if item and body then
-      item.redis_message_id = place(lane_of(step, item.lane), item_id, body)
+      item.entry = place(lane_of(step, details_of(item).lane), item_id, body)
       write_item(step, user, item_id, item)
     end
     redis.call('HDEL', step.prefix .. ':delayed', name)
@@ -39,16 +39,15 @@ local function reap(step)
     local user, item_id = split_reference(name)
     local item = read_item(step, user, item_id)
     step.unleased[#step.unleased + 1] = name
-    if item and item.claim_id then
-      local lane = lane_of(step, item.lane)
+    if item and item.claim_id ~= '' then
+      local lane = lane_of(step, details_of(item).lane)
       lane.running = math.max(0, lane.running - 1)
-      item.claim_id, item.losses = nil, item.losses + 1
+      item.claim_id, item.losses = '', item.losses + 1
       if item.losses >= step.request.max_losses then
-        item.error = 'killed_worker'
-        bury(step, lane, user, item_id, item)
+        bury(step, lane, user, item_id, item, 'killed_worker')
       else
         item.status = 'waiting'
-        hand_back(lane, item.redis_message_id)
+        hand_back(lane, item.entry)
       end
       write_item(step, user, item_id, item)
     end

@@ -21,7 +21,7 @@ local function clock_now(prefix)
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
--- One call of one function. Lanes and leases are collected in it and written by `finish`.
+-- One call of one function. What it changes is collected here and written by `finish`, in few commands.
 local function open_step(arguments)
   local prefix = arguments[1]
   return {
@@ -30,9 +30,12 @@ local function open_step(arguments)
     request = cmsgpack.unpack(arguments[3]),
     now = clock_now(prefix),
     lanes = {}, -- by name, as far as they were looked at
-    touched = {}, -- those that changed since they were last written
+    touched = {}, -- those that may have changed since they were last written
+    users = {}, -- by encoded id: the items that were looked at
+    changed = {}, -- users with items that have changed since they were last written
     leased = {}, -- score and member of leases to write
     unleased = {}, -- members of leases to remove
+    expiring = {}, -- score and member of ended items to remove one day
     earliest = nil, -- the first moment at which time will ask for something new
   }
 end

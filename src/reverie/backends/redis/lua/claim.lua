@@ -43,41 +43,58 @@ local function read_entries(lane, worker, count)
   return entries
 end
 
-local function start(step, lane, entry, claims)
+local function start(step, lane, user, entry, rows)
   local request = step.request.claim
   local entry_id, body, item_id = entry[1], entry[2][2], entry[2][4]
-  local item = item_id and read_item(step, lane.user, item_id)
+  local item = item_id and read_item(step, user, item_id)
   if not item then
     lane.ended[#lane.ended + 1] = entry_id -- nobody knows of it
     return
   end
   item.status, item.claim_id = 'in_progress', request.claim_id
-  item.started_at = item.started_at or step.now
-  write_item(step, lane.user, item_id, item)
+  if item.started_at == 'null' then
+    item.started_at = string.format('%d', step.now)
+  end
+  write_item(step, user, item_id, item)
   lane.running = lane.running + 1
   step.leased[#step.leased + 1] = step.now + request.lease_ms
-  step.leased[#step.leased + 1] = reference(lane.user, item_id)
-  claims[#claims + 1] =
-    { body, entry_id, lane.key, item.attempts, item.losses, item.submitted_at, item.level }
+  step.leased[#step.leased + 1] = reference(user, item_id)
+  rows[#rows + 1] = { body, entry_id, item.attempts, item.losses, item.submitted_at }
+end
+
+-- Gives at most `count` messages of a lane to the worker.
+local function serve(step, lane, count, claims)
+  local user = string.match(lane.name, '^[^:]*')
+  local entries = read_entries(lane, step.request.claim.worker, count)
+  local item_ids = {}
+  for index, entry in ipairs(entries) do
+    item_ids[index] = entry[2][4] or ''
+  end
+  fetch_items(step, user, item_ids)
+  local rows = {}
+  for _, entry in ipairs(entries) do
+    start(step, lane, user, entry, rows)
+  end
+  if #rows > 0 then
+    claims[#claims + 1] = { lane.key, rows }
+  end
 end
 
 local function claim_label(step, want, claims)
-  local worker = step.request.claim.worker
   local label, lanes, messages, quantum, ordered, min_idle = unpack(want, 1, 6)
-  if math.min(lanes, messages) < 1 then
+  local most = math.min(lanes, messages)
+  if most < 1 then
     return
   end
-  local ring = step.prefix .. ':ready:' .. label
-  local names = redis.call('LPOP', ring, math.min(lanes, messages)) or {}
+  local names = redis.call('LPOP', step.prefix .. ':ready:' .. label, most) or {}
   local share = math.max(1, math.min(quantum, math.floor(messages / #names)))
+  fetch_lanes(step, names)
   for _, name in ipairs(names) do
     local lane = lane_of(step, name)
     lane.queued = false
     if may_be_served(lane) then
       lane.ordered, lane.min_idle = ordered, min_idle
-      for _, entry in ipairs(read_entries(lane, worker, share)) do
-        start(step, lane, entry, claims)
-      end
+      serve(step, lane, share, claims)
     end
   end
 end
@@ -91,7 +108,7 @@ local function renew_tokens(step, label)
   end
 end
 
--- Serves each wanted label; the answer has what the worker must know of each message.
+-- Serves each wanted label; the answer has each lane's stream and what the worker must know of its messages.
 local function claim(step)
   local claims = {}
   for _, want in ipairs(step.request.claim.wants) do
@@ -127,6 +144,7 @@ end
 local function renew_call(_, arguments)
   local step = open_step(arguments)
   local lost = {}
+  fetch_rows(step, step.request.claims)
   for index, held in ipairs(step.request.claims) do
     local user, item_id, claim_id = unpack(held, 1, 3)
     if held_item(step, user, item_id, claim_id) then

@@ -6,27 +6,19 @@
 local STATE = '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d)$'
 
 -- A lane that was drained keeps nothing but its rest, in one key that expires.
-local function recall_rest(step, name)
-  local key = step.prefix .. ':rest:' .. name
-  local rest = redis.call('GET', key)
-  if not rest then
-    return 0
-  end
-  redis.call('DEL', key)
-  rest = tonumber(rest)
+local function remembered_rest(step, name)
+  local rest = tonumber(redis.call('GET', step.prefix .. ':rest:' .. name) or 0)
   return rest > step.now and rest or 0
 end
 
-local function load_lane(step, name)
+-- Makes a lane of its text; one without a text is new, or was drained.
+local function new_lane(step, name, state)
   local lane = {
     name = name,
     key = step.prefix .. ':' .. name,
-    user = string.match(name, '^[^:]*'),
-    label = string.match(name, '[^:]*$'),
     ended = {}, -- entries that leave the stream
     back = {}, -- entries that are handed back
   }
-  local state = redis.call('HGET', step.prefix .. ':lanes', name)
   if state then
     local waiting, returned, running, ordered, min_idle, rest, queued = string.match(state, STATE)
     lane.waiting, lane.returned, lane.running = tonumber(waiting), tonumber(returned), tonumber(running)
@@ -36,17 +28,31 @@ local function load_lane(step, name)
   else
     lane.waiting, lane.returned, lane.running = 0, 0, 0
     lane.ordered, lane.queued = true, false
-    lane.min_idle, lane.rest, lane.known_rest = 0, recall_rest(step, name), 0
+    lane.min_idle, lane.rest, lane.known_rest = 0, remembered_rest(step, name), 0
+    lane.remembered = lane.rest > 0
   end
+  step.lanes[name] = lane
   return lane
+end
+
+-- Reads many lanes by one command, before they are asked for one by one.
+local function fetch_lanes(step, names)
+  for first = 1, #names, CHUNK do
+    local last = math.min(first + CHUNK - 1, #names)
+    local states = redis.call('HMGET', step.prefix .. ':lanes', unpack(names, first, last))
+    for index = first, last do
+      if not step.lanes[names[index]] then
+        new_lane(step, names[index], states[index - first + 1])
+      end
+    end
+  end
 end
 
 -- The lane of this name, to be written when the step is done with it.
 local function lane_of(step, name)
   local lane = step.lanes[name]
   if not lane then
-    lane = load_lane(step, name)
-    step.lanes[name] = lane
+    lane = new_lane(step, name, redis.call('HGET', step.prefix .. ':lanes', name))
   end
   if not lane.touched then
     lane.touched = true
@@ -76,9 +82,10 @@ local function remove_entries(lane)
     redis.call('XACK', lane.key, GROUP, ...)
     redis.call('XDEL', lane.key, ...)
   end)
+  lane.ended = {}
 end
 
-local function write_entries(lane)
+local function return_entries(lane)
   for first = 1, #lane.back, CHUNK do
     local command = { lane.key, GROUP, RETURNED, 0 }
     for index = first, math.min(first + CHUNK - 1, #lane.back) do
@@ -87,18 +94,17 @@ local function write_entries(lane)
     command[#command + 1] = 'JUSTID'
     redis.call('XCLAIM', unpack(command))
   end
-  remove_entries(lane)
-  lane.back, lane.ended = {}, {}
+  lane.back = {}
 end
 
 -- Drops all of a drained lane but its rest.
-local function drop_lane(step, lane)
+local function drop_lane(step, lane, drained)
   if redis.call('XLEN', lane.key) <= #lane.ended then
-    redis.call('DEL', lane.key)
+    drained.streams[#drained.streams + 1] = lane.key
   else
     remove_entries(lane) -- somebody else has written to this stream: that is not ours to delete
   end
-  redis.call('HDEL', step.prefix .. ':lanes', lane.name)
+  drained.names[#drained.names + 1] = lane.name
   if lane.known_rest > 0 then
     redis.call('ZREM', step.prefix .. ':resting', lane.name)
   end
@@ -123,12 +129,16 @@ local function write_rest(step, lane)
   else
     redis.call('ZREM', step.prefix .. ':resting', lane.name)
   end
+  if lane.remembered then
+    redis.call('DEL', step.prefix .. ':rest:' .. lane.name)
+    lane.remembered = false
+  end
   lane.known_rest = lane.rest
 end
 
 local function state_of(lane)
   return string.format(
-    '%.0f %.0f %.0f %d %.0f %.0f %d',
+    '%d %d %d %d %d %d %d',
     lane.waiting,
     lane.returned,
     lane.running,
@@ -139,23 +149,39 @@ local function state_of(lane)
   )
 end
 
--- Writes the lanes that changed. Those that may be served now join the end of their label's ring.
+-- Puts a lane that may be served into the ring of its label, unless it is there.
+local function queue_lane(lane, rings)
+  if lane.queued or lane.rest > 0 or not may_be_served(lane) then
+    return
+  end
+  lane.queued = true
+  local label = string.match(lane.name, '[^:]*$')
+  if not rings[label] then
+    rings[label] = {}
+  end
+  table.insert(rings[label], lane.name)
+end
+
+local function write_rings(step, rings)
+  for label, names in pairs(rings) do
+    in_chunks(names, function(...)
+      redis.call('RPUSH', step.prefix .. ':ready:' .. label, ...)
+    end)
+    leave_tokens(step.prefix .. ':wake:' .. label, #names)
+  end
+end
+
+-- Writes the touched lanes. Those that may be served now join the end of their label's ring.
 local function write_lanes(step)
-  local states, ready, labels = {}, {}, {}
+  local states, rings, drained = {}, {}, { streams = {}, names = {} }
   for _, lane in ipairs(step.touched) do
     lane.touched = false
     if lane.waiting + lane.running == 0 then
-      drop_lane(step, lane)
+      drop_lane(step, lane, drained)
     else
-      write_entries(lane)
-      if may_be_served(lane) and lane.rest == 0 and not lane.queued then
-        lane.queued = true
-        if not ready[lane.label] then
-          ready[lane.label] = {}
-          labels[#labels + 1] = lane.label
-        end
-        table.insert(ready[lane.label], lane.name)
-      end
+      return_entries(lane)
+      remove_entries(lane)
+      queue_lane(lane, rings)
       write_rest(step, lane)
       states[#states + 1] = lane.name
       states[#states + 1] = state_of(lane)
@@ -165,22 +191,11 @@ local function write_lanes(step)
   in_chunks(states, function(...)
     redis.call('HSET', step.prefix .. ':lanes', ...)
   end)
-  for _, label in ipairs(labels) do
-    in_chunks(ready[label], function(...)
-      redis.call('RPUSH', step.prefix .. ':ready:' .. label, ...)
-    end)
-    leave_tokens(step.prefix .. ':wake:' .. label, #ready[label])
-  end
-end
-
--- Writes all that the step has collected.
-local function finish(step)
-  write_lanes(step)
-  in_chunks(step.leased, function(...)
-    redis.call('ZADD', step.prefix .. ':leases', ...)
+  in_chunks(drained.streams, function(...)
+    redis.call('DEL', ...)
   end)
-  in_chunks(step.unleased, function(...)
-    redis.call('ZREM', step.prefix .. ':leases', ...)
+  in_chunks(drained.names, function(...)
+    redis.call('HDEL', step.prefix .. ':lanes', ...)
   end)
-  step.leased, step.unleased = {}, {}
+  write_rings(step, rings)
 end

@@ -4,12 +4,13 @@
 local function bodies_call(_, arguments)
   local step = open_step(arguments)
   local bodies = {}
+  local user = step.request.user
+  fetch_items(step, user, step.request.items)
   for index, item_id in ipairs(step.request.items) do
-    local user = step.request.user
     local item = read_item(step, user, item_id)
     local body
-    if item and item.redis_message_id then
-      body = body_in_lane(step.prefix, item)
+    if item and item.entry ~= '' then
+      body = body_in_lane(step.prefix .. ':' .. details_of(item).lane, item.entry)
     elseif item then
       local hash = item.status == 'failed' and ':dead' or ':delayed'
       body = redis.call('HGET', step.prefix .. hash, reference(user, item_id))
