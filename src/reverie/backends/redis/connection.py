@@ -99,10 +99,7 @@ class Connections:
             connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.send_command(*command)
-                if _cancellations() > cancelled_before:
-                    # The driver's own time limit around sending can swallow it. Counted, because a task
-                    # that was cancelled may still hand back what it holds.
-                    raise asyncio.CancelledError
+                _heed_cancellation(cancelled_before)
                 if sent is not None:
                     sent()
                 return await connection.read_response(timeout=timeout)
@@ -171,6 +168,15 @@ def _cancellations() -> int:
     """How often the running task was asked to end."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+def _heed_cancellation(known: int) -> None:
+    """End here if the task was asked to end since: the driver's own time limit can swallow that.
+
+    It is counted, because a task that was cancelled before may still hand back what it holds.
+    """
+    if _cancellations() > known:
+        raise asyncio.CancelledError
 
 
 async def _finish(pools: _Pools) -> None:
