@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import uuid
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from reverie.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "LABEL_LEVELS",
@@ -148,6 +152,8 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_content_bytes: int = 1024 * 1024
     """Bytes of UTF-8; default 1 MiB."""
+    max_json_depth: int = 32
+    """Levels of objects and lists inside each other; default 32."""
     max_id_bytes: int = 512
     """Bytes of any id, label or name; default 512."""
 
@@ -173,10 +179,8 @@ def check_message(message: Message, limits: MessageLimits) -> None:
         raise InvalidMessageError("content", message.content, reason)
     if message.info is not None and not isinstance(message.info, dict):
         raise InvalidMessageError("info", message.info, "must be an object")
-    try:
-        _canonical(message.info)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessageError("info", message.info, f"cannot be written as JSON: {error}") from error
+    if problem := _json_problem(message.info, limits.max_json_depth):
+        raise InvalidMessageError("info", message.info, problem)
 
 
 def _check_name(field: str, value: object, limits: MessageLimits) -> None:
@@ -188,6 +192,25 @@ def _check_name(field: str, value: object, limits: MessageLimits) -> None:
         raise InvalidMessageError(field, value, "must not contain a NUL character")
     if len(_utf8(field, value)) > limits.max_id_bytes:
         raise InvalidMessageError(field, value, f"must be at most {limits.max_id_bytes} bytes")
+
+
+def _json_problem(value: Any, depth: int) -> str | None:
+    """Why a value would not come back from JSON as it was, or None."""
+    if depth < 0:
+        return "is nested too deeply"
+    if value is None or isinstance(value, (str, bool, int)):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"contains {value}, which JSON does not have"
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            return "has a key that is not text"
+        inner: Iterable[Any] = value.values()
+    elif isinstance(value, (list, tuple)):
+        inner = value
+    else:
+        return f"contains a {type(value).__name__}, which JSON does not have"
+    return next(filter(None, (_json_problem(item, depth - 1) for item in inner)), None)
 
 
 def _utf8(field: str, value: str) -> bytes:

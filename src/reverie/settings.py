@@ -45,11 +45,12 @@ class LimitSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     max_content_bytes: int = Field(1024 * 1024, ge=1, description="bytes of a message's content")
+    max_json_depth: int = Field(32, ge=1, description="levels of objects and lists inside each other")
     max_id_bytes: int = Field(512, ge=1, description="bytes of any id, label or name")
 
     def for_messages(self) -> MessageLimits:
         """The same as the message's own value."""
-        return MessageLimits(max_content_bytes=self.max_content_bytes, max_id_bytes=self.max_id_bytes)
+        return MessageLimits(**self.model_dump())
 
 
 class Settings(BaseSettings):

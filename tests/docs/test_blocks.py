@@ -40,7 +40,9 @@ class Reader:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("REVERIE_")}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("REVERIE_", "MAKE"))
+        }
         return {**kept, "REVERIE_DATA_DIR": str(self.folder / "data"), "REVERIE_SERVER__PORT": "0"}
 
     def types(self, command: str, expected: str) -> None:
@@ -71,9 +73,12 @@ class Reader:
         for before in self.servers:
             assert before.wait(10) == -signal.SIGKILL
         command = subprocess.run(
-            f"make -n {command.split()[1]}" if command.startswith("make") else f"echo {command}",
+            f"make --no-print-directory -n {command.split()[1]}"
+            if command.startswith("make")
+            else f"echo {command}",
             shell=True,
             cwd=ROOT,
+            env=self.environment,
             capture_output=True,
             text=True,
             check=True,

@@ -16,7 +16,11 @@ from reverie.message import MessageLimits, check_message, derived_id
 from reverie.turn import read_turns, write_turns
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -54,12 +58,15 @@ def test_the_default_cube_is_the_user() -> None:
         ("content", "x" * 1001),
         ("info", [1]),
         ("info", {"a": object()}),
+        ("info", {"a": [float("inf")]}),
+        ("info", {1: 2}),
+        ("info", {"a": [[[[]]]]}),
     ],
 )
 def test_what_is_refused_and_named(field: str, value: object) -> None:
     message = Message(**{"user_id": "ann", "label": "work", field: value})
     with pytest.raises(InvalidMessageError) as refused:
-        check_message(message, MessageLimits(max_content_bytes=1000))
+        check_message(message, MessageLimits(max_content_bytes=1000, max_json_depth=3))
     assert refused.value.field == field
     assert refused.value.value == value
     assert len(str(refused.value)) < 250
@@ -68,6 +75,7 @@ def test_what_is_refused_and_named(field: str, value: object) -> None:
 @given(info=st.none() | st.dictionaries(st.text(), JSON, max_size=4), content=st.text())
 def test_a_message_survives_its_journey(info, content) -> None:
     message = Message(user_id="ann", label="work", info=info, content=content, timestamp=datetime.now(UTC))
+    check_message(message, MessageLimits())
     decoded = msgspec.json.decode(msgspec.json.encode(message), type=Message)
     assert decoded == message
     assert decoded.fingerprint() == message.fingerprint()
