@@ -44,11 +44,9 @@ class Bench:
     async def submit(self, *messages: Message) -> list[str]:
         return [answer.status for answer in (await self.queue.submit(messages)).answers]
 
-    async def claim(
-        self, label: str = "work", lease_ms: int = 30_000, quantum: int = 10, **want
-    ) -> list[Claim]:
+    async def claim(self, label: str = "work", lease_ms: int = 30_000, **want) -> list[Claim]:
         wants = {label: Want(**{"lanes": 100, "messages": 1000, **want})}
-        request = ClaimRequest(worker="w", wants=wants, quantum=quantum, lease_ms=lease_ms)
+        request = ClaimRequest(worker="w", wants=wants, lease_ms=lease_ms)
         return await self.queue.claim(request)
 
     async def status(self, message: Message):

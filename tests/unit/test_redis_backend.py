@@ -44,8 +44,8 @@ class Bench:
         self.queue = self.backend.queue
 
     async def claim(self, **want) -> list:
-        wants = {"work": Want(**{"lanes": 10_000, "messages": 10_000, **want})}
-        return await self.queue.claim(ClaimRequest(worker="w", wants=wants, quantum=10_000))
+        wants = {"work": Want(**{"lanes": 10_000, "messages": 10_000, "quantum": 10_000, **want})}
+        return await self.queue.claim(ClaimRequest(worker="w", wants=wants))
 
     async def settle(self, *claims, move: Move = Move.COMPLETE, **fields) -> None:
         settlements = [Settlement(claim=claim, move=move, **fields) for claim in claims]

@@ -246,7 +246,7 @@ class MemoryBackend:
             del ring[name]
             lane = self._lanes[name]
             lane.ordered, lane.min_idle_ms = want.ordered, want.min_idle_ms
-            take = max(1, min(want.quantum or request.quantum, want.messages // len(names)))
+            take = max(1, min(want.quantum, want.messages // len(names)))
             for item in [lane.waiting.popleft() for _ in range(min(take, len(lane.waiting)))]:
                 lane.running += 1
                 item.status, item.claim_id = Status.IN_PROGRESS, claim_id

@@ -78,8 +78,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 
     lanes: int
     messages: int
-    quantum: int | None = None
-    """The most messages that one lane gives in one turn; default: the request's."""
+    quantum: int = 10
+    """The most messages that one lane gives in one turn."""
     ordered: bool = True
     """Whether a lane of this label waits until what was claimed from it is settled."""
     min_idle_ms: int = 0
@@ -92,8 +92,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     wants: dict[str, Want]
     """By label: only labels that the worker handles and has room for."""
-    quantum: int = 10
-    """The most messages that one lane gives in one turn."""
     lease_ms: int = 30_000
 
 

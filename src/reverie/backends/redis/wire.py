@@ -190,7 +190,7 @@ def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
                 encode_id(label),
                 want.lanes,
                 want.messages,
-                want.quantum or request.quantum,
+                want.quantum,
                 want.ordered,
                 want.min_idle_ms,
             )

@@ -187,7 +187,7 @@ class Step:
         rows = self._rows(
             "claim_messages",
             lanes=_json(lanes),
-            take=max(1, min(want.quantum or request.quantum, want.messages // len(lanes))),
+            take=max(1, min(want.quantum, want.messages // len(lanes))),
             claim_id=claim_id,
             worker=request.worker,
             lease_until=lease_until,
