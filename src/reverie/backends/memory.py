@@ -275,9 +275,6 @@ class MemoryBackend:
             item.status, item.ended_at = END_OF[settlement.move], now
             if settlement.move is Move.CANCEL:
                 item.error = "cancelled"
-            if settlement.move is Move.COMPLETE:
-                for message in settlement.follow_ups:
-                    self._insert(message)
         else:
             item.status = Status.WAITING
             if delay and not lane.ordered:
@@ -285,9 +282,15 @@ class MemoryBackend:
                 self._wakeup.expect(item.due)
             else:
                 back.append(item)
-        rest = max(lane.min_idle_ms, delay if lane.ordered else 0)
-        if rest:
-            lane.rest_until = max(lane.rest_until or 0, now + rest)
+        self._rest(lane, max(lane.min_idle_ms, delay if lane.ordered else 0))
+        if settlement.move is Move.COMPLETE:
+            for message in settlement.follow_ups:
+                self._insert(message)
+
+    def _rest(self, lane: _Lane, duration_ms: int) -> None:
+        """Let a lane rest after a run, however it ended."""
+        if duration_ms:
+            lane.rest_until = max(lane.rest_until or 0, self._clock.now() + duration_ms)
             self._wakeup.expect(lane.rest_until)
 
     def _reap(self, lost: list[_Item]) -> None:
@@ -295,6 +298,7 @@ class MemoryBackend:
         for item in lost:
             lane = self._lanes[item.message.lane]
             lane.running -= 1
+            self._rest(lane, lane.min_idle_ms)
             losses = item.message.losses + 1
             item.message = msgspec.structs.replace(item.message, losses=losses)
             item.claim_id = None

@@ -83,7 +83,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = True
     """Whether a lane of this label waits until what was claimed from it is settled."""
     min_idle_ms: int = 0
-    """The least time between the end of one run of a lane and the start of the next."""
+    """The least time between the end of one run of a lane, a lost one too, and the start of the next."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):

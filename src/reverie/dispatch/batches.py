@@ -30,7 +30,11 @@ def want_of(handler: Handler, free: int, *, quantum: int, min_idle_ms: int) -> W
     else:
         lanes = messages = free
     return Want(
-        lanes=lanes, messages=messages, quantum=quantum, ordered=handler.ordered, min_idle_ms=min_idle_ms
+        lanes=lanes,
+        messages=messages,
+        quantum=quantum,
+        ordered=handler.ordered or min_idle_ms > 0,  # a lane that must rest between runs has one at a time
+        min_idle_ms=min_idle_ms,
     )
 
 

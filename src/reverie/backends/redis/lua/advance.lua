@@ -42,6 +42,9 @@ local function reap(step)
     if item and item.claim_id ~= '' then
       local lane = lane_of(step, details_of(item).lane)
       lane.running = math.max(0, lane.running - 1)
+      if lane.min_idle > 0 then
+        lane.rest = math.max(lane.rest, step.now + lane.min_idle)
+      end
       item.claim_id, item.losses = '', item.losses + 1
       if item.losses >= step.request.max_losses then
         bury(step, lane, user, item_id, item, 'killed_worker')
