@@ -7,11 +7,20 @@ command line sets up its own output (`reverie.cli.output`).
 from __future__ import annotations
 
 import logging
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
 __all__ = ["get_logger"]
+
+
+def _render(_logger: object, _method: str, line: MutableMapping[str, Any]) -> str:
+    event, trace = line.pop("event"), line.pop("exception", None)
+    text = " ".join([str(event), *(f"{name}={value!r}" for name, value in line.items())])
+    return f"{text}\n{trace}" if trace else text
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -21,7 +30,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["event"]),
+            _render,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )

@@ -111,7 +111,7 @@ def wait_until_done(scheduler, users: list[str]) -> None:
 def remembered(place: Place) -> dict[str, list[str]]:
     """What each user remembers, in the order in which it was written."""
     path = place.memory_url.removeprefix("sqlite:///")
-    rows = apsw.Connection(path).execute("SELECT user_id, text FROM memory_items ORDER BY rowid").fetchall()
+    rows = apsw.Connection(path).execute("SELECT user_id, text FROM memory_items ORDER BY seq").fetchall()
     found: dict[str, list[str]] = {}
     for user, text in rows:
         found.setdefault(user, []).append(text.removeprefix("note "))

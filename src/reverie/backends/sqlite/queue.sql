@@ -51,29 +51,27 @@ WHERE rowid IN (
     ORDER BY p.place LIMIT :take
   )
 )
-RETURNING place, level, lane,
+RETURNING rowid, place, level, lane,
   user_id, id, message_type, memory_session_id, project_id, payload, level, retry_count, losses,
   task_id, trace_id, user_name, info, timestamp_epoch
 
 -- name: mark_served
 -- An ordered lane leaves the ring until all it gave is settled; an unordered one goes to its end.
-UPDATE lanes
-SET running = running + :count, ordered = :ordered, min_idle_ms = :min_idle_ms, turn = NULL
-WHERE lane = :lane
+UPDATE lanes SET running = running + ?1, ordered = ?2, min_idle_ms = ?3, turn = NULL WHERE lane = ?4
 
 -- name: renew
-UPDATE pending_messages SET lease_until_epoch = :lease_until
-WHERE user_id = :user_id AND id = :id AND claim_id = :claim_id AND status = 'processing'
-RETURNING 1
+UPDATE pending_messages SET lease_until_epoch = ?1
+WHERE rowid = ?2 AND user_id = ?3 AND id = ?4 AND claim_id = ?5 AND status = 'processing'
+RETURNING rowid
 
 -- name: end_claim
--- The fence: only the holder of the claim changes anything.
+-- The fence: only the holder of the claim changes anything. The rowid finds the row quickly; what it is is
+-- compared all the same, because a VACUUM may have given its number to another.
 UPDATE pending_messages
-SET status = :status, retry_count = retry_count + :attempt, error_message = :error,
-    processed_at_epoch = CASE WHEN :status = 'pending' THEN NULL ELSE :now END, expires_at_epoch = :expires,
-    claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
-WHERE user_id = :user_id AND id = :id AND claim_id = :claim_id AND status = 'processing'
-RETURNING lane, rowid
+SET status = ?1, retry_count = retry_count + ?2, error_message = ?3, processed_at_epoch = ?4,
+    expires_at_epoch = ?5, claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = ?6
+WHERE rowid = ?7 AND user_id = ?8 AND id = ?9 AND claim_id = ?10 AND status = 'processing'
+RETURNING rowid, lane
 
 -- name: postpone
 -- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place
@@ -84,12 +82,12 @@ WHERE rowid = :row AND NOT (SELECT ordered FROM lanes WHERE lanes.lane = pending
 -- name: release_lane
 -- After `count` claims of a lane have ended: it rests for `delay_ms`, and for its `min_idle_ms` at least.
 UPDATE lanes
-SET running = running - :count,
+SET running = running - ?1,
     rest_until_epoch = CASE
-      WHEN max(min_idle_ms, :delay_ms * ordered) > 0
-      THEN max(coalesce(rest_until_epoch, 0), :now + max(min_idle_ms, :delay_ms * ordered))
+      WHEN max(min_idle_ms, ?2 * ordered) > 0
+      THEN max(coalesce(rest_until_epoch, 0), ?3 + max(min_idle_ms, ?2 * ordered))
       ELSE rest_until_epoch END
-WHERE lane = :lane
+WHERE lane = ?4
 RETURNING rest_until_epoch
 
 -- name: stage

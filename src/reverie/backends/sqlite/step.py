@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import apsw
@@ -82,36 +83,42 @@ class Step:
         if rows:
             self._expect(lease_until)
         self.wake_lanes()
-        rows.sort(key=lambda row: (row[1], row[0]))  # level, then place
-        return [Claim(message_from_row(row[3:]), claim_id, lease_until) for row in rows]
+        rows.sort(key=itemgetter(2, 1))  # level, then place
+        return [Claim(message_from_row(row[4:]), claim_id, lease_until, row[0]) for row in rows]
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
         """Extend the leases that still stand."""
         lease_until = self._now + lease_ms
-        return [
-            Lost(claim.key, claim.claim_id)
-            for claim in claims
-            if not self._rows("renew", **_identity(claim), lease_until=lease_until)
-        ]
+        bindings = [(lease_until, *_identity(claim)) for claim in claims]
+        renewed = {row for (row,) in self._many("renew", bindings)}
+        return [Lost(claim.key, claim.claim_id) for claim in claims if claim.handle not in renewed]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """End claims, each whole or not at all, and give their lanes back."""
-        ended: Counter[int] = Counter()
+        plain = [s for s in settlements if not (s.effects or s.follow_ups or s.delay_ms)]
+        lanes = dict(self._many("end_claim", [self._end_of(settlement) for settlement in plain]))
+        ended = Counter(lanes.values())
         rests: dict[int, int] = {}
+        heard: set[int] = set()
         answers = []
         for settlement in settlements:
+            handle = settlement.claim.handle
             state: Literal["applied", "stale", "rejected"] = "stale"
             error = None
-            try:
-                with self._connection:  # a savepoint
-                    lane = self._end_claim(settlement)
-            except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError) as cause:
-                state, error = "rejected", repr(cause)
-            else:
-                if lane is not None:
-                    state = "applied"
-                    ended[lane] += 1
-                    rests[lane] = max(rests.get(lane, 0), settlement.delay_ms)
+            if settlement.effects or settlement.follow_ups or settlement.delay_ms:
+                try:
+                    with self._connection:  # a savepoint
+                        lane = self._end_claim(settlement)
+                except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError) as cause:
+                    state, error = "rejected", repr(cause)
+                else:
+                    if lane is not None:
+                        state = "applied"
+                        ended[lane] += 1
+                        rests[lane] = max(rests.get(lane, 0), settlement.delay_ms)
+            elif handle in lanes and handle not in heard:
+                state = "applied"
+                heard.add(handle)
             answers.append(Settled(key=settlement.claim.key, state=state, error=error))
         self._release_lanes(ended, rests)
         self.wake_lanes()
@@ -193,46 +200,46 @@ class Step:
             lease_until=lease_until,
             now=self._now,
         )
-        for lane, count in Counter(row[2] for row in rows).items():
-            self._rows(
-                "mark_served", lane=lane, count=count, ordered=want.ordered, min_idle_ms=want.min_idle_ms
-            )
+        served = Counter(row[3] for row in rows)
+        self._many("mark_served", [(n, want.ordered, want.min_idle_ms, lane) for lane, n in served.items()])
         if not want.ordered:
             self._touched.update(lanes)
         return rows
 
-    def _end_claim(self, settlement: Settlement) -> int | None:
-        """Write one settlement; None if the claim is no longer the worker's."""
-        claim, move = settlement.claim, settlement.move
-        kept = self._now + self._limits.retention_ms
-        ended = self._rows(
-            "end_claim",
-            **_identity(claim),
-            status=STORED_STATUS[move],
-            attempt=settlement.attempt,
-            error="cancelled" if move is Move.CANCEL else settlement.error,
-            expires=kept if move in {Move.COMPLETE, Move.CANCEL} else None,
-            now=self._now,
+    def _end_of(self, settlement: Settlement) -> tuple[Any, ...]:
+        """The bindings of `end_claim`."""
+        move = settlement.move
+        status = STORED_STATUS[move]
+        kept = move in {Move.COMPLETE, Move.CANCEL}
+        return (
+            status,
+            settlement.attempt,
+            "cancelled" if move is Move.CANCEL else settlement.error,
+            None if status == "pending" else self._now,
+            self._now + self._limits.retention_ms if kept else None,
+            self._now,
+            *_identity(settlement.claim),
         )
+
+    def _end_claim(self, settlement: Settlement) -> int | None:
+        """Write one settlement with all that follows from it; None if the claim is no longer the worker's."""
+        ended = self._many("end_claim", [self._end_of(settlement)])
         if not ended:
             return None
-        lane, row = ended[0]
-        if move is Move.COMPLETE:
+        ((row, lane),) = ended
+        if settlement.move is Move.COMPLETE:
             if self._apply_effects is not None and settlement.effects:
-                self._apply_effects(self._connection, claim.message, settlement.effects, self._now)
+                self._apply_effects(self._connection, settlement.claim.message, settlement.effects, self._now)
             self.insert(settlement.follow_ups)
-        elif settlement.delay_ms and STORED_STATUS[move] == "pending":
+        elif settlement.delay_ms and STORED_STATUS[settlement.move] == "pending":
             self._rows("postpone", row=row, due=self._now + settlement.delay_ms)
             self._expect(self._now + settlement.delay_ms)
         return int(lane)
 
     def _release_lanes(self, ended: Counter[int], rests: dict[int, int]) -> None:
-        for lane, count in ended.items():
-            rows = self._rows(
-                "release_lane", lane=lane, count=count, delay_ms=rests.get(lane, 0), now=self._now
-            )
-            for (rest_until,) in rows:
-                self._expect(rest_until)
+        bindings = [(count, rests.get(lane, 0), self._now, lane) for lane, count in ended.items()]
+        for (rest_until,) in self._many("release_lane", bindings):
+            self._expect(rest_until)
         self._touched.update(ended)
 
     def _stage(self, limit: int) -> int:
@@ -250,6 +257,9 @@ class Step:
 
     def _rows(self, query: str, **bindings: Any) -> list[tuple[Any, ...]]:
         return self._connection.execute(SQL[query], bindings).fetchall()
+
+    def _many(self, query: str, bindings: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return self._connection.executemany(SQL[query], bindings).fetchall() if bindings else []
 
     def _row(self, query: str, **bindings: Any) -> tuple[Any, ...]:
         return self._rows(query, **bindings)[0]
@@ -279,9 +289,9 @@ def message_from_row(row: Iterable[Any]) -> Message:
     )
 
 
-def _identity(claim: Claim) -> dict[str, str]:
+def _identity(claim: Claim) -> tuple[int, str, str, str]:
     message = claim.message
-    return {"user_id": message.user_id, "id": message.item_id, "claim_id": claim.claim_id}
+    return claim.handle, message.user_id, message.item_id, claim.claim_id
 
 
 def _json(value: Any) -> str:

@@ -45,8 +45,8 @@ def apply_effects(connection: apsw.Connection, message: Message, effects: Sequen
                 "now": now,
             },
         ).fetchall()
-        for (rowid,) in rows:
-            words = {"rowid": rowid, "words": index_words(effect.text)}
+        for (seq,) in rows:
+            words = {"seq": seq, "words": index_words(effect.text)}
             connection.execute(SQL["insert_words"], words)
 
 

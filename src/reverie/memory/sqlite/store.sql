@@ -6,10 +6,10 @@ INSERT INTO memory_items (
   :user_id, :id, :project_id, :server_session_id, :kind, :tier, :text, :tags, :info, :sources, :now, :now
 )
 ON CONFLICT (user_id, id) DO NOTHING
-RETURNING rowid
+RETURNING seq
 
 -- name: insert_words
-INSERT INTO memory_words (rowid, words) VALUES (:rowid, :words)
+INSERT INTO memory_words (rowid, words) VALUES (:seq, :words)
 
 -- name: enter_inbox
 INSERT INTO inbox (user_id, item_id, closed, follow_ups, applied_at_epoch)
@@ -23,7 +23,7 @@ SELECT closed, follow_ups FROM inbox WHERE user_id = :user_id AND item_id = :ite
 -- name: search
 SELECT -bm25(memory_words) AS score, i.id, i.user_id, i.project_id, i.text, i.kind, i.tier, i.server_session_id,
   i.tags, i.info, i.sources, i.created_at_epoch, i.updated_at_epoch
-FROM memory_words JOIN memory_items AS i ON i.rowid = memory_words.rowid
+FROM memory_words JOIN memory_items AS i ON i.seq = memory_words.rowid
 WHERE memory_words MATCH :expression
   AND i.user_id = :user_id
   AND (:cubes IS NULL OR i.project_id IN (SELECT value FROM json_each(:cubes)))

@@ -1,5 +1,7 @@
 -- What is remembered. The *_epoch columns are milliseconds.
 CREATE TABLE memory_items (
+  -- what the text index knows it by; a rowid without a name would change with VACUUM
+  seq INTEGER PRIMARY KEY,
   user_id TEXT NOT NULL,
   id TEXT NOT NULL,
   project_id TEXT NOT NULL,
@@ -12,11 +14,11 @@ CREATE TABLE memory_items (
   sources TEXT NOT NULL,
   created_at_epoch INTEGER NOT NULL,
   updated_at_epoch INTEGER NOT NULL,
-  PRIMARY KEY (user_id, id)
+  UNIQUE (user_id, id)
 );
 CREATE INDEX idx_memory_items_project ON memory_items (user_id, project_id, created_at_epoch);
 
--- The text index: only words, found again by the item's rowid.
+-- The text index: only words, found again by the item's seq.
 CREATE VIRTUAL TABLE memory_words USING fts5 (
   words, content = '', contentless_delete = 1, tokenize = 'porter unicode61 remove_diacritics 2'
 );
