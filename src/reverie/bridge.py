@@ -12,7 +12,7 @@ from reverie.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["Bridge", "blocking"]
+__all__ = ["Bridge", "blocking", "run_here"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +69,17 @@ class Bridge:
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()
+
+
+def run_here(work: Coroutine[Any, Any, R]) -> R:
+    """Run, on this thread and without a loop, work that never has to wait for one."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        answer: R = done.value
+        return answer
+    work.close()
+    raise RuntimeError("this work waits for an event loop")
 
 
 class _Blocking(Protocol):

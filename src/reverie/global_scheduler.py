@@ -45,6 +45,7 @@ class GlobalScheduler(Scheduler):
     """A scheduler that starts by itself and drains at exit."""
 
     _inner_class = _LazyAsyncScheduler
+    _submits_directly = False
 
     def __init__(self, url: str | None = None) -> None:
         """See `Scheduler`."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Settlement
+    from reverie.backends.moves import Accepted, Settlement
     from reverie.clock import Clock
     from reverie.dispatch.settings import LabelSettings
     from reverie.message import Message
@@ -82,6 +82,16 @@ class Runtime:
             check_message(message, self.limits)
         level = self.registry.orchestrator.level
         return [msgspec.structs.replace(message, level=level(message.label)) for message in messages]
+
+    @property
+    def takes_from_threads(self) -> bool:
+        """Whether a thread without an event loop may submit: the backend is open and has its own writer."""
+        return self._opened and isinstance(self.backend, SqliteBackend)
+
+    def submit_from_thread(self, messages: Sequence[Message]) -> Accepted:
+        """Submit prepared messages from the calling thread."""
+        assert isinstance(self.backend, SqliteBackend)
+        return self.backend.queue.submit_soon(messages).result()
 
     async def open(self) -> None:
         """Connect, and create or upgrade what is missing. Idempotent."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import msgspec
 
 from reverie.backends.moves import StatusQuery
-from reverie.bridge import Bridge, blocking
+from reverie.bridge import Bridge, blocking, run_here
 from reverie.capture.intake import add_message
 from reverie.dispatch.settings import LabelSettings
 from reverie.errors import UnknownItemError, WaitTimeoutError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
 
 R = TypeVar("R")
+P = ParamSpec("P")
+Inner = TypeVar("Inner")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 POLL_S = 0.5
@@ -258,10 +261,43 @@ class AsyncMemory:
         return await self._scheduler.runtime.store.get(user_id, memory_id)
 
 
+class _DirectScheduler(AsyncScheduler):
+    """Submits on the calling thread, straight to the writer: its submits never wait for an event loop."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.memory = AsyncMemory(self)
+
+    async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
+        """See `AsyncScheduler.submit_messages`."""
+        prepared = self.runtime.prepare(messages)
+        failpoint("before_accept")
+        accepted = self.runtime.submit_from_thread(prepared)
+        failpoint("after_accept")
+        return accepted.answers
+
+
+def _submitting(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The blocking form of a method that submits: on this thread where the backend allows it."""
+    by_bridge = blocking(method)
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._direct is None or not self._direct.runtime.takes_from_threads:
+            return by_bridge(self, *args, **kwargs)
+        inner = self._direct if isinstance(self, Scheduler) else self._direct.memory
+        answer: R = run_here(getattr(inner, method.__name__)(*args, **kwargs))
+        return answer
+
+    return functools.update_wrapper(call, method)
+
+
 class Scheduler(_Handlers):
     """Like `AsyncScheduler`, for code that blocks: the same names, the same arguments."""
 
     _inner_class = AsyncScheduler
+    _submits_directly = True
 
     def __init__(
         self, url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
@@ -270,7 +306,8 @@ class Scheduler(_Handlers):
         self._inner = self._inner_class(url, settings=settings, clock=clock)
         self._bridge = Bridge()
         self.runtime = self._inner.runtime
-        self.memory = Memory(self._inner.memory, self._bridge)
+        self._direct = _DirectScheduler(self.runtime) if self._submits_directly else None
+        self.memory = Memory(self._inner.memory, self._bridge, self._direct)
 
     def __enter__(self) -> Self:
         self.start()
@@ -306,8 +343,8 @@ class Scheduler(_Handlers):
     open = blocking(AsyncScheduler.open)
     start = blocking(AsyncScheduler.start)
     stop = blocking(AsyncScheduler.stop)
-    submit = blocking(AsyncScheduler.submit)
-    submit_messages = blocking(AsyncScheduler.submit_messages)
+    submit = _submitting(AsyncScheduler.submit)
+    submit_messages = _submitting(AsyncScheduler.submit_messages)
     status = blocking(AsyncScheduler.status)
     wait = blocking(AsyncScheduler.wait)
     get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
@@ -321,11 +358,12 @@ class Scheduler(_Handlers):
 class Memory:
     """Remembering and finding, as part of a `Scheduler`."""
 
-    def __init__(self, inner: AsyncMemory, bridge: Bridge) -> None:
+    def __init__(self, inner: AsyncMemory, bridge: Bridge, direct: AsyncScheduler | None) -> None:
         self._inner = inner
         self._bridge = bridge
+        self._direct = direct
 
-    add = blocking(AsyncMemory.add)
+    add = _submitting(AsyncMemory.add)
     search = blocking(AsyncMemory.search)
     get = blocking(AsyncMemory.get)
 

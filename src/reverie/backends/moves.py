@@ -102,8 +102,8 @@ class Claim(msgspec.Struct, frozen=True):
     claim_id: str
     """128 random bits, compared for equality: the fence against a worker that lost its lease."""
     lease_until: int
-    handle: int = 0
-    """The backend's own short name for the message, if it has one."""
+    handle: tuple[int, ...] = ()
+    """What the backend itself wants to remember of it, to find it again quickly."""
 
     @property
     def key(self) -> Key:

@@ -1,8 +1,14 @@
-"""Forming batches: which claims run together, and what a worker may claim next."""
+"""Forming batches: what a worker may claim next, and which claims run together.
+
+A slot is room for one running call. A quick handler would spend its time on the way to the queue and back, so
+a slot takes as many messages as it works off in a short slice of time, judged by how long the last took.
+"""
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Want
@@ -13,43 +19,60 @@ if TYPE_CHECKING:
     from reverie.backends.moves import Claim
     from reverie.dispatch.registry import Handler
 
-__all__ = ["form_batches", "want_of"]
+__all__ = ["SLICE_S", "Pace", "form_batches", "want_of"]
+
+SLICE_S = 0.02
+"""A slot of a plain handler takes about as much work as this; a batch that turns out longer is cut off."""
+MOST_PER_SLOT = 256
+"""The most messages that a slot of a plain handler takes."""
+SMOOTHING = 0.3
+"""How much the last batch counts against those before it."""
 
 
-def want_of(handler: Handler, free: int, *, quantum: int, min_idle_ms: int) -> Want:
-    """What `free` slots of a handler have room for.
+class Pace:
+    """How long a handler takes for one message, as its last batches have shown."""
 
-    A slot of a plain handler works through a prefix of one lane, or runs one message of an unordered one;
-    a slot of a batch handler takes a batch that may span lanes.
-    """
-    if handler.is_batch:
-        lanes = messages = free * handler.batch
-        quantum = min(quantum, handler.batch)
-    elif handler.ordered:
-        lanes, messages = free, free * quantum
-    else:
-        lanes = messages = free
+    def __init__(self) -> None:
+        self._seconds: float | None = None
+
+    def observe(self, messages: int, seconds: float) -> None:
+        """A batch of so many messages took so long."""
+        latest = seconds / messages
+        self._seconds = (
+            latest if self._seconds is None else self._seconds + SMOOTHING * (latest - self._seconds)
+        )
+
+    @property
+    def per_slot(self) -> int:
+        """How many messages fit a slice; one as long as nothing is known."""
+        if self._seconds is None:
+            return 1
+        return max(1, min(MOST_PER_SLOT, int(SLICE_S / max(self._seconds, 1e-9))))
+
+
+def want_of(handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_ms: int) -> Want:
+    """What `free` slots of a handler have room for."""
+    per_slot = handler.batch if handler.is_batch else pace.per_slot
     return Want(
-        lanes=lanes,
-        messages=messages,
-        quantum=quantum,
+        lanes=free * per_slot,
+        messages=free * per_slot,
+        quantum=min(quantum, per_slot),
         ordered=handler.ordered or min_idle_ms > 0,  # a lane that must rest between runs has one at a time
         min_idle_ms=min_idle_ms,
     )
 
 
-def form_batches(handler: Handler, claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Split the claims of one label into batches; an ordered lane never stands in two of them."""
+def form_batches(handler: Handler, claims: Sequence[Claim], free: int) -> list[list[Claim]]:
+    """Split the claims of one label over `free` slots; an ordered lane never stands in two batches."""
+    size = handler.batch if handler.is_batch else math.ceil(len(claims) / max(1, free))
     if not handler.ordered:
-        size = handler.batch if handler.is_batch else 1
         return [list(claims[start : start + size]) for start in range(0, len(claims), size)]
-    by_lane = sorted(claims, key=lambda claim: claim.lane)  # stable: the order inside a lane stays
-    prefixes = [list(group) for _, group in groupby(by_lane, key=lambda claim: claim.lane)]
-    if not handler.is_batch:
-        return prefixes
+    lane_of = attrgetter("message.user_id", "message.mem_cube_id")
+    by_lane = sorted(claims, key=lane_of)  # stable: the order inside a lane stays
     batches: list[list[Claim]] = []
-    for prefix in prefixes:
-        if batches and len(batches[-1]) + len(prefix) <= handler.batch:
+    for _, group in groupby(by_lane, key=lane_of):
+        prefix = list(group)
+        if batches and len(batches[-1]) + len(prefix) <= size:
             batches[-1].extend(prefix)
         else:
             batches.append(prefix)

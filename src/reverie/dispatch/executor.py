@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Executor", "LocalExecutor"]
 
+LONGEST_BATCH_S = 0.1
+"""A plain handler's batch hands the rest back after this; batches are formed to take less."""
 ENDINGS = (Retry, Snooze, Cancel, Bury)
 """Outcomes that may be raised; any other exception of a batch handler makes its messages run singly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Claims of one label that run together: a prefix of one lane, or of several for a batch handler."""
+    """Claims of one label that run together: prefixes of one lane or of several."""
 
     batch_id: int
     handler: Handler
@@ -42,8 +44,9 @@ class Executor(Protocol):
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """Run a batch; answer one outcome for each of its claims, in their order. Never raises.
 
-        None means that the message was not run: one before it in its lane must be retried, or the batch
-        was abandoned. `timeout_s` is for one call of the handler; a longer one counts as failed.
+        None means that the message was not run: one before it in its lane must be retried, the batch took
+        longer than expected, or it was abandoned. `timeout_s` is for one call of the handler; a longer one
+        counts as failed.
         """
         ...
 
@@ -179,10 +182,13 @@ class _Call:
                 self._record(everything, answer)
                 return
         stopped: set[Lane] = set()  # lanes in which a message must come again before those after it
+        first = time.monotonic()
         for index in everything:
             lane = self._messages[index].lane
             if lane in stopped:
                 continue
+            if index and time.monotonic() - first > LONGEST_BATCH_S:
+                return  # slower than it was: others may have room for the rest
             answer = yield self._arguments([index])
             self._record([index], answer)
             if self.given_up:

@@ -7,11 +7,12 @@ import itertools
 import os
 import secrets
 import socket
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Claim, ClaimRequest, Settlement
-from reverie.dispatch.batches import form_batches, want_of
+from reverie.dispatch.batches import Pace, form_batches, want_of
 from reverie.dispatch.context import Context
 from reverie.dispatch.executor import Batch, LocalExecutor
 from reverie.dispatch.producer import Producer
@@ -60,6 +61,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[tuple[Key, str], Claim] = {}
         self._active: Counter[str] = Counter()
+        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._batch_ids = itertools.count(1)
         self._executor: Executor = LocalExecutor()
@@ -129,6 +131,7 @@ class Worker:
                 wants[handler.label] = want_of(
                     handler,
                     free,
+                    self._paces[handler.label],
                     quantum=settings.lane_quantum,
                     min_idle_ms=orchestrator.min_idle_ms(handler.label),
                 )
@@ -143,7 +146,8 @@ class Worker:
         for label, group in by_label.items():
             handler = self._registry.get(label)
             assert handler is not None, f"claimed {label} without a handler"
-            for portion in form_batches(handler, group):
+            free = handler.concurrency - self._active[label]
+            for portion in form_batches(handler, group, free):
                 batch = Batch(next(self._batch_ids), handler, portion)
                 self._active[label] += 1
                 self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
@@ -157,7 +161,10 @@ class Worker:
         handler = batch.handler
         try:
             context = Context(worker=self.name, timeout_s=handler.timeout_s)
+            began = time.monotonic()
             outcomes = await self._executor.run(batch, context, handler.timeout_s)
+            ran = sum(outcome is not None for outcome in outcomes)
+            self._paces[handler.label].observe(max(1, ran), time.monotonic() - began)
             settlements = self._policy.settlements(batch, outcomes)
         except Exception as error:
             log.exception("batch.failed", label=handler.label)

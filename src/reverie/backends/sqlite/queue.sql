@@ -71,7 +71,19 @@ UPDATE pending_messages
 SET status = ?1, retry_count = retry_count + ?2, error_message = ?3, processed_at_epoch = ?4,
     expires_at_epoch = ?5, claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = ?6
 WHERE rowid = ?7 AND user_id = ?8 AND id = ?9 AND claim_id = ?10 AND status = 'processing'
-RETURNING rowid, lane
+RETURNING 1
+
+-- name: end_claims
+-- The same for many that end alike, without coming back to Python for each: ?7 is [[rowid, user_id, id, claim_id],
+-- …]. If it has changed fewer rows than it was given, some are stale.
+UPDATE pending_messages
+SET status = ?1, retry_count = retry_count + ?2, error_message = ?3, processed_at_epoch = ?4,
+    expires_at_epoch = ?5, claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = ?6
+WHERE rowid IN (
+  SELECT m.rowid FROM json_each(?7) AS given CROSS JOIN pending_messages AS m
+  WHERE m.rowid = given.value ->> 0 AND m.user_id = given.value ->> 1 AND m.id = given.value ->> 2
+    AND m.claim_id = given.value ->> 3 AND +m.status = 'processing'
+)
 
 -- name: postpone
 -- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place

@@ -84,42 +84,34 @@ class Step:
             self._expect(lease_until)
         self.wake_lanes()
         rows.sort(key=itemgetter(2, 1))  # level, then place
-        return [Claim(message_from_row(row[4:]), claim_id, lease_until, row[0]) for row in rows]
+        return [Claim(message_from_row(row[4:]), claim_id, lease_until, (row[0], row[3])) for row in rows]
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
         """Extend the leases that still stand."""
         lease_until = self._now + lease_ms
         bindings = [(lease_until, *_identity(claim)) for claim in claims]
         renewed = {row for (row,) in self._many("renew", bindings)}
-        return [Lost(claim.key, claim.claim_id) for claim in claims if claim.handle not in renewed]
+        return [Lost(claim.key, claim.claim_id) for claim in claims if claim.handle[0] not in renewed]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """End claims, each whole or not at all, and give their lanes back."""
-        plain = [s for s in settlements if not (s.effects or s.follow_ups or s.delay_ms)]
-        lanes = dict(self._many("end_claim", [self._end_of(settlement) for settlement in plain]))
-        ended = Counter(lanes.values())
+        ended: Counter[int] = Counter()
         rests: dict[int, int] = {}
-        heard: set[int] = set()
+        together = [s for s in settlements if _is_plain(s)]
+        if together and not self._end_together(together):
+            together = []
+        ended.update(settlement.claim.handle[1] for settlement in together)
         answers = []
         for settlement in settlements:
-            handle = settlement.claim.handle
-            state: Literal["applied", "stale", "rejected"] = "stale"
-            error = None
-            if settlement.effects or settlement.follow_ups or settlement.delay_ms:
-                try:
-                    with self._connection:  # a savepoint
-                        lane = self._end_claim(settlement)
-                except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError) as cause:
-                    state, error = "rejected", repr(cause)
-                else:
-                    if lane is not None:
-                        state = "applied"
-                        ended[lane] += 1
-                        rests[lane] = max(rests.get(lane, 0), settlement.delay_ms)
-            elif handle in lanes and handle not in heard:
-                state = "applied"
-                heard.add(handle)
-            answers.append(Settled(key=settlement.claim.key, state=state, error=error))
+            if together and _is_plain(settlement):
+                answers.append(Settled(key=settlement.claim.key, state="applied"))
+                continue
+            answer = self._settle_one(settlement)
+            answers.append(answer)
+            if answer.state == "applied":
+                lane = settlement.claim.handle[1]
+                ended[lane] += 1
+                rests[lane] = max(rests.get(lane, 0), settlement.delay_ms)
         self._release_lanes(ended, rests)
         self.wake_lanes()
         return answers
@@ -221,20 +213,39 @@ class Step:
             *_identity(settlement.claim),
         )
 
-    def _end_claim(self, settlement: Settlement) -> int | None:
-        """Write one settlement with all that follows from it; None if the claim is no longer the worker's."""
-        ended = self._many("end_claim", [self._end_of(settlement)])
-        if not ended:
-            return None
-        ((row, lane),) = ended
+    def _end_together(self, settlements: Sequence[Settlement]) -> bool:
+        """End plain completions by one statement; False, and nothing has changed, if not all stand."""
+        claims = _json([_identity(settlement.claim) for settlement in settlements])
+        self._connection.execute("SAVEPOINT together")
+        self._connection.execute(SQL["end_claims"], (*self._end_of(settlements[0])[:6], claims))
+        whole = self._connection.changes() == len(settlements)
+        if not whole:
+            self._connection.execute("ROLLBACK TO together")
+        self._connection.execute("RELEASE together")
+        return whole
+
+    def _settle_one(self, settlement: Settlement) -> Settled:
+        key = settlement.claim.key
+        try:
+            with self._connection:  # a savepoint
+                state: Literal["applied", "stale"] = "applied" if self._end_claim(settlement) else "stale"
+        except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError) as error:
+            return Settled(key=key, state="rejected", error=repr(error))
+        return Settled(key=key, state=state)
+
+    def _end_claim(self, settlement: Settlement) -> bool:
+        """Write one settlement and all that follows from it; False if the claim is no longer the worker's."""
+        if not self._many("end_claim", [self._end_of(settlement)]):
+            return False
         if settlement.move is Move.COMPLETE:
             if self._apply_effects is not None and settlement.effects:
                 self._apply_effects(self._connection, settlement.claim.message, settlement.effects, self._now)
             self.insert(settlement.follow_ups)
         elif settlement.delay_ms and STORED_STATUS[settlement.move] == "pending":
-            self._rows("postpone", row=row, due=self._now + settlement.delay_ms)
-            self._expect(self._now + settlement.delay_ms)
-        return int(lane)
+            due = self._now + settlement.delay_ms
+            self._rows("postpone", row=settlement.claim.handle[0], due=due)
+            self._expect(due)
+        return True
 
     def _release_lanes(self, ended: Counter[int], rests: dict[int, int]) -> None:
         bindings = [(count, rests.get(lane, 0), self._now, lane) for lane, count in ended.items()]
@@ -289,9 +300,14 @@ def message_from_row(row: Iterable[Any]) -> Message:
     )
 
 
+def _is_plain(settlement: Settlement) -> bool:
+    """Whether it is a completion that nothing follows from."""
+    return settlement.move is Move.COMPLETE and not (settlement.effects or settlement.follow_ups)
+
+
 def _identity(claim: Claim) -> tuple[int, str, str, str]:
     message = claim.message
-    return claim.handle, message.user_id, message.item_id, claim.claim_id
+    return claim.handle[0], message.user_id, message.item_id, claim.claim_id
 
 
 def _json(value: Any) -> str:
