@@ -45,4 +45,5 @@ class SqliteBackend:
 
     async def close(self) -> None:
         """See `Backend.close`."""
+        self.queue.close()
         self._database.close()

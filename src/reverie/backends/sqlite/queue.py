@@ -9,6 +9,7 @@ from reverie.backends.moves import Accepted
 from reverie.backends.sqlite.step import Step
 from reverie.backends.wakeup import Wakeup
 from reverie.failpoints import failpoint
+from reverie.storage.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.clock import Clock
     from reverie.message import Message
+    from reverie.storage.peers import News
     from reverie.storage.sqlite import Database
 
 __all__ = ["SqliteQueue"]
 
 T = TypeVar("T")
 
-LOOK_AGAIN_MS = 1000
-"""How often a worker looks for what other processes have written to the file."""
+LOOK_AGAIN_MS = 2000
+"""How often a worker looks by itself, should the news of another process not have reached it."""
 
 
 class SqliteQueue:
@@ -41,6 +43,7 @@ class SqliteQueue:
         self._limits = limits
         self._apply_effects = apply_effects
         self._wakeup = Wakeup(clock)
+        self._peers = Peers(database.path)
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
         """See `Queue.submit`."""
@@ -82,8 +85,17 @@ class SqliteQueue:
 
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
         """See `Queue.wait`."""
+        self._peers.listen(self._hear)
         look_again = self._clock.now() + LOOK_AGAIN_MS
         await self._wakeup.wait(labels, look_again if until is None else min(until, look_again))
+
+    def close(self) -> None:
+        """Stop listening to other processes."""
+        self._peers.close()
+
+    def _hear(self, news: News) -> None:
+        self._wakeup.notify(news.labels)
+        self._wakeup.expect(news.due)
 
     def _write(self, job: Callable[[Step], T]) -> Future[T]:
         """Run one step in the next write transaction; who waits for what it woke hears after the commit."""
@@ -97,6 +109,7 @@ class SqliteQueue:
             if not future.cancelled() and future.exception() is None:
                 self._wakeup.notify(steps[0].woken)
                 self._wakeup.expect(steps[0].earliest)
+                self._peers.tell(steps[0].woken, steps[0].earliest)
 
         future = self._database.submit(write)
         future.add_done_callback(committed)

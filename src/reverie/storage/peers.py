@@ -1,0 +1,131 @@
+"""Waking the other processes that use the same file.
+
+Each process that waits for work has a socket in a folder beside the file; whoever has written something for
+others to do sends a few bytes to all of them. A message that gets lost costs only time: everyone also looks
+now and then by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+__all__ = ["News", "Peers"]
+
+log = get_logger(__name__)
+
+LONGEST_PATH = 100
+"""A socket's path may not be longer on any system we run on."""
+LARGEST_NEWS = 32_768
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What the others should know: there is work for these labels, and the next thing to do at this time."""
+
+    labels: tuple[str, ...] = ()
+    due: int | None = None
+
+
+class Peers:
+    """The processes that share one file."""
+
+    def __init__(self, path: str) -> None:
+        """Name the file; nothing is opened until there is something to say or to hear."""
+        self._folder = None if path == ":memory:" else Path(f"{path}-peers")
+        self._lock = threading.Lock()
+        self._mine: Path | None = None
+        self._ear: socket.socket | None = None
+        self._mouth: socket.socket | None = None
+
+    def listen(self, hear: Callable[[News], None]) -> None:
+        """Call `hear`, on a thread of its own, with what the others send. Idempotent."""
+        with self._lock:
+            if self._ear is not None or self._folder is None:
+                return
+            mine = self._folder / f"{os.getpid()}-{secrets.token_hex(3)}"
+            if len(os.fsencode(mine)) > LONGEST_PATH:
+                self._folder = None
+                log.info("peers.path_too_long", path=str(mine))
+                return
+            ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                ear.bind(str(mine))
+            except OSError as error:
+                ear.close()
+                self._folder = None
+                log.info("peers.no_socket", path=str(mine), error=str(error))
+                return
+            self._ear, self._mine = ear, mine
+        threading.Thread(target=_listen, args=(ear, hear), name="reverie-peers", daemon=True).start()
+
+    def tell(self, labels: Collection[str], due: int | None) -> None:
+        """Send news to all others. Never blocks, never fails."""
+        if self._folder is None or not (labels or due is not None):
+            return
+        try:
+            others = [
+                name for name in os.listdir(self._folder) if self._mine is None or name != self._mine.name
+            ]
+        except OSError:
+            return  # nobody has ever listened
+        if not others:
+            return
+        news = msgspec.json.encode(News(tuple(labels), due))
+        if len(news) > LARGEST_NEWS:
+            return
+        with self._lock:
+            if self._mouth is None:
+                self._mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._mouth.setblocking(False)
+            for name in others:
+                self._send(self._folder / name, news)
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        with self._lock:
+            ear, mine, mouth = self._ear, self._mine, self._mouth
+            self._ear = self._mine = self._mouth = None
+        if ear is not None and mine is not None:
+            with contextlib.suppress(OSError):
+                mine.unlink()
+            with contextlib.suppress(OSError):
+                ear.shutdown(socket.SHUT_RDWR)  # wakes the thread that listens
+            ear.close()
+        if mouth is not None:
+            mouth.close()
+
+    def _send(self, address: Path, news: bytes) -> None:
+        assert self._mouth is not None
+        try:
+            self._mouth.sendto(news, str(address))
+        except ConnectionRefusedError:  # it died without taking its socket along
+            with contextlib.suppress(OSError):
+                address.unlink()
+        except OSError:
+            return  # it is gone, or has more news waiting than it can take: it will look by itself
+
+
+def _listen(ear: socket.socket, hear: Callable[[News], None]) -> None:
+    decode = msgspec.json.Decoder(News).decode
+    while True:
+        try:
+            data = ear.recv(2 * LARGEST_NEWS)
+        except OSError:
+            return
+        if not data:
+            return
+        with contextlib.suppress(msgspec.DecodeError):
+            hear(decode(data))
