@@ -76,9 +76,7 @@ class Peers:
         if self._folder is None or not (labels or due is not None):
             return
         try:
-            others = [
-                name for name in os.listdir(self._folder) if self._mine is None or name != self._mine.name
-            ]
+            others = [address for address in self._folder.iterdir() if address != self._mine]
         except OSError:
             return  # nobody has ever listened
         if not others:
@@ -89,9 +87,9 @@ class Peers:
         with self._lock:
             if self._mouth is None:
                 self._mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._mouth.setblocking(False)
-            for name in others:
-                self._send(self._folder / name, news)
+                self._mouth.settimeout(0)
+            for address in others:
+                self._send(address, news)
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
