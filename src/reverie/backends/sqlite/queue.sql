@@ -62,7 +62,7 @@ UPDATE lanes SET running = running + ?1, ordered = ?2, min_idle_ms = ?3, turn = 
 -- name: renew
 UPDATE pending_messages SET lease_until_epoch = ?1
 WHERE rowid = ?2 AND user_id = ?3 AND id = ?4 AND claim_id = ?5 AND status = 'processing'
-RETURNING rowid
+RETURNING rowid, claim_id
 
 -- name: end_claim
 -- The fence: only the holder of the claim changes anything. The rowid finds the row quickly; what it is is

@@ -90,8 +90,9 @@ class Step:
         """Extend the leases that still stand."""
         lease_until = self._now + lease_ms
         bindings = [(lease_until, *_identity(claim)) for claim in claims]
-        renewed = {row for (row,) in self._many("renew", bindings)}
-        return [Lost(claim.key, claim.claim_id) for claim in claims if claim.handle[0] not in renewed]
+        renewed = set(self._many("renew", bindings))
+        lost = [claim for claim in claims if (claim.handle[0], claim.claim_id) not in renewed]
+        return [Lost(claim.key, claim.claim_id) for claim in lost]
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """End claims, each whole or not at all, and give their lanes back."""

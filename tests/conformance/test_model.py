@@ -1,0 +1,217 @@
+"""Any sequence of moves leaves every backend where the plain model is.
+
+The model is the memory backend. Both are given the same messages, claims, settlements and steps of the clock,
+and claims that are forgotten as if their worker had died; answers, lane order and every status must agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import uuid
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from conformance.conftest import LIMITS
+from reverie.backends.memory import MemoryBackend
+from reverie.backends.moves import ClaimRequest, Move, Settlement, StatusQuery, Want
+from reverie.backends.redis import RedisBackend
+from reverie.backends.sqlite import SqliteBackend
+from reverie.clock import from_epoch_ms
+from reverie.message import Message
+from reverie.storage.sqlite import Database
+from reverie.testing import ManualClock
+from servers import RedisClock, delete_keys
+
+USERS = ["ann", "bob:x"]
+LABELS = {
+    "work": {"ordered": True},
+    "loose": {"ordered": False},
+    "slow": {"ordered": True, "min_idle_ms": 700},
+}
+START = 1_800_000_000_000
+
+
+class Moves(RuleBasedStateMachine):
+    """The moves, made on the model and on the backend under test."""
+
+    def open_real(self):  # answers (backend, its clock or None if it shares the model's)
+        raise NotImplementedError
+
+    def close_real(self) -> None:
+        raise NotImplementedError
+
+    @initialize()
+    def open(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = ManualClock(START)
+        self.model = MemoryBackend(self.clock, LIMITS)
+        self.real, self.real_clock = self.open_real()
+        self.run(self.real.open())
+        self.claims: list[tuple] = []
+
+    def run(self, work):
+        return self.loop.run_until_complete(work)
+
+    @rule(
+        moves=st.lists(
+            st.tuples(
+                st.sampled_from(USERS),
+                st.sampled_from(list(LABELS)),
+                st.integers(0, 12),
+                st.sampled_from([0, 0, 400]),
+            ),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    def submit(self, moves) -> None:
+        messages = [
+            Message(
+                user_id=user,
+                label=label,
+                item_id=f"{label}-{n}",
+                task_id="even" if n % 2 == 0 else None,
+                due=from_epoch_ms(self.clock.now()) + timedelta(milliseconds=later) if later else None,
+            )
+            for user, label, n, later in moves
+        ]
+        expected = self.run(self.model.submit(messages)).answers
+        assert self.run(self.real.queue.submit(messages)).answers == expected
+
+    @rule(
+        label=st.sampled_from(list(LABELS)), quantum=st.integers(1, 3), lease_ms=st.sampled_from([500, 5000])
+    )
+    def claim(self, label: str, quantum: int, lease_ms: int) -> None:
+        want = Want(lanes=100, messages=1000, quantum=quantum, **LABELS[label])
+        request = ClaimRequest(worker="w", wants={label: want}, lease_ms=lease_ms)
+        expected, got = self.run(self.model.claim(request)), self.run(self.real.queue.claim(request))
+        assert by_lane(got) == by_lane(expected)
+        real = {claim.key: claim for claim in got}
+        self.claims += [(claim, real[claim.key]) for claim in expected]
+
+    @rule(
+        data=st.data(),
+        move=st.sampled_from(list(Move)),
+        delay_ms=st.sampled_from([0, 0, 300]),
+        follow=st.booleans(),
+        keep=st.booleans(),
+    )
+    def settle(self, data, move: Move, delay_ms: int, follow: bool, keep: bool) -> None:
+        """Report some claims, in any order; a kept claim may be reported again, and must then be stale."""
+        if not self.claims:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(self.claims), min_size=1, max_size=4, unique_by=id))
+        delay_ms = delay_ms if move in {Move.RETRY, Move.RELEASE} else 0
+
+        def settlement(claim) -> Settlement:
+            child = Message(
+                user_id=claim.message.user_id, label="work", item_id=f"child-{claim.message.item_id}"
+            )
+            return Settlement(
+                claim=claim,
+                move=move,
+                attempt=move is not Move.RELEASE,
+                delay_ms=delay_ms,
+                error="because" if move in {Move.RETRY, Move.BURY} else None,
+                follow_ups=(child,) if follow and move is Move.COMPLETE else (),
+            )
+
+        expected = self.run(self.model.settle([settlement(model) for model, _ in chosen]))
+        got = self.run(self.real.queue.settle([settlement(real) for _, real in chosen]))
+        assert [(a.key, a.state) for a in got] == [(a.key, a.state) for a in expected]
+        if not keep:
+            self.claims = [pair for pair in self.claims if pair not in chosen]
+
+    @rule(data=st.data())
+    def renew(self, data) -> None:
+        if not self.claims:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(self.claims), min_size=1, max_size=4, unique_by=id))
+        expected = self.run(self.model.renew([model for model, _ in chosen], 2000))
+        got = self.run(self.real.queue.renew([real for _, real in chosen], 2000))
+        assert [lost.key for lost in got] == [lost.key for lost in expected]
+
+    @rule()
+    def crash(self) -> None:
+        """All workers die: nobody reports what they held."""
+        self.claims = []
+
+    @rule(seconds=st.sampled_from([0, 0.1, 0.4, 1, 6, 61]))
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        if self.real_clock is not None:
+            self.real_clock.advance(seconds)
+        expected, got = self.run(self.model.advance(1000)), self.run(self.real.queue.advance(1000))
+        assert (got.reaped, got.expired, got.more) == (expected.reaped, expected.expired, expected.more)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        try:
+            for user in USERS:
+                for task in (None, "even"):
+                    query = StatusQuery(user_id=user, task_id=task)
+                    expected, got = self.run(self.model.read(query)), self.run(self.real.views.read(query))
+                    assert by_id(got) == by_id(expected)
+        finally:
+            self.run(self.real.close())
+            self.close_real()
+            self.run(self.loop.shutdown_asyncgens())
+            self.loop.close()
+
+
+def by_lane(claims) -> dict:
+    lanes: dict = {}
+    for claim in claims:
+        message = claim.message
+        lanes.setdefault(claim.lane, []).append((message.item_id, message.attempts, message.losses))
+    return lanes
+
+
+def by_id(page) -> dict:
+    return {row.item_id: row for row in page.rows}
+
+
+class OnSqlite(Moves):
+    def open_real(self):
+        self.folder = tempfile.TemporaryDirectory()
+        database = Database(str(Path(self.folder.name) / "q.db"), "normal")
+        return SqliteBackend(database, self.clock, LIMITS), None
+
+    def close_real(self) -> None:
+        self.folder.cleanup()
+
+
+def on_redis(url: str) -> type[Moves]:
+    class OnRedis(Moves):
+        def open_real(self):
+            self.prefix = f"model-{uuid.uuid4()}"
+            backend = RedisBackend(
+                url, LIMITS, prefix=self.prefix, status_prefix=f"{self.prefix}-status", allow_volatile=True
+            )
+            return backend, RedisClock(url, self.prefix, START)
+
+        def close_real(self) -> None:
+            self.real_clock.close()
+            delete_keys(url, self.prefix)
+
+    return OnRedis
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_every_sequence_of_moves(kind: str, request: pytest.FixtureRequest) -> None:
+    machine = OnSqlite if kind == "sqlite" else on_redis(request.getfixturevalue("redis_url"))
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=slow
+        ),
+    )
