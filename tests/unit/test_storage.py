@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
 import threading
 from pathlib import Path
@@ -35,9 +36,8 @@ async def test_a_job_is_readable_when_it_is_done(database: Database) -> None:
     assert await database.read(numbers) == [1]
 
 
-def test_jobs_that_wait_share_a_commit_and_one_failure_spoils_no_neighbour(database: Database) -> None:
-    hold, commits = threading.Event(), []
-    undo = database.on_commit(lambda: commits.append(1))
+def test_one_failure_spoils_no_neighbour_of_the_same_commit(database: Database) -> None:
+    hold = threading.Event()
     first = database.submit(lambda _: hold.wait(10))
     futures = [database.submit(insert(n)) for n in (1, 2, 2, 3)]
     hold.set()
@@ -46,8 +46,19 @@ def test_jobs_that_wait_share_a_commit_and_one_failure_spoils_no_neighbour(datab
     with pytest.raises(apsw.ConstraintError):
         futures[2].result()
     assert database.submit(numbers).result() == [1, 2, 3]
-    assert len(commits) in {2, 3}  # the hold, the four together, and perhaps the look at them already
-    undo()
+
+
+async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(database: Database) -> None:
+    hold = threading.Event()
+    first = database.submit(lambda _: hold.wait(10))
+    waiting = asyncio.create_task(database.write(insert(1)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    hold.set()
+    await asyncio.wrap_future(first)
+    await database.write(insert(2))
+    assert await database.read(numbers) == [2]
 
 
 def test_a_commit_that_fails_keeps_nothing_and_the_next_succeeds(database: Database) -> None:

@@ -54,7 +54,6 @@ class Database:
         self._writer: threading.Thread | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
         self._local = threading.local()
-        self._listeners: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -75,22 +74,19 @@ class Database:
         """Commit what was given so far and let go of the file. Idempotent."""
         with self._lock:
             writer, self._writer = self._writer, None
+            if writer is not None:
+                self._jobs.put(None)
         if writer is not None:
-            self._jobs.put(None)
             writer.join()
             self._readers.close()
 
-    def on_commit(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after each commit of this process, on the writer's thread; returns the undo."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
     def submit(self, job: Callable[[apsw.Connection], T]) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed."""
-        if self._writer is None:
-            raise ClosedError(f"the database {self.path} is not open")
         future: Future[T] = Future()
-        self._jobs.put((job, future))
+        with self._lock:  # so that nothing is given to a writer that is told to end
+            if self._writer is None:
+                raise ClosedError(f"the database {self.path} is not open")
+            self._jobs.put((job, future))
         return future
 
     async def write(self, job: Callable[[apsw.Connection], T]) -> T:
@@ -169,6 +165,8 @@ class Database:
     def _commit_group(self, connection: apsw.Connection, group: list[Job]) -> None:
         """Run the jobs in one transaction, each in a savepoint, so that one failure spoils no neighbour."""
         answers: list[tuple[Future[Any], Any, BaseException | None]] = []
+        # Whoever was cancelled has gone; the others can no longer be.
+        group = [(job, future) for job, future in group if future.set_running_or_notify_cancel()]
         try:
             connection.execute("BEGIN IMMEDIATE")
             for job, future in group:
@@ -192,5 +190,3 @@ class Database:
                 future.set_result(result)
             else:
                 future.set_exception(failure_of_one)
-        for listener in list(self._listeners):
-            listener()
