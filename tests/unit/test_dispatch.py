@@ -91,6 +91,24 @@ def test_a_failing_message_is_tried_three_times_and_buried_with_its_traceback(
     assert item.error.rstrip().endswith("ZeroDivisionError: cannot share by none")
 
 
+@pytest.mark.parametrize("kind", ["sync", "async", "batch"])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, MemoryError]
+)
+def test_no_exception_of_a_handler_stops_the_worker(scheduler: Scheduler, kind: str, error) -> None:
+    def sync(given):
+        raise error
+
+    async def asynchronous(given):
+        raise error
+
+    function = asynchronous if kind == "async" else sync
+    scheduler.handler("work", batch=kind == "batch", max_attempts=1)(function)
+    item = run_once(scheduler)
+    assert item.status is Status.FAILED
+    assert error.__name__ in item.error
+
+
 @pytest.mark.parametrize("answer", [7, "done", lambda message: None])
 def test_an_answer_that_is_no_outcome_is_a_failure(scheduler: Scheduler, answer) -> None:
     scheduler.handler("work", max_attempts=1)(lambda message: answer)

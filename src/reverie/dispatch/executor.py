@@ -146,7 +146,7 @@ class _Call:
         while arguments is not None:
             try:
                 answer = self._handler.function(*arguments)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  an answer like any other
+            except BaseException as error:  # noqa: BLE001  an answer like any other
                 answer = error
             arguments = _next(plan, answer)
 
@@ -162,7 +162,7 @@ class _Call:
                 if task is None or task.cancelling():
                     raise
                 answer = error  # cancelled by something of its own, not by us
-            except (Exception, SystemExit) as error:  # noqa: BLE001  an answer like any other
+            except BaseException as error:  # noqa: BLE001  an answer like any other
                 answer = error
             arguments = _next(plan, answer)
 
@@ -177,7 +177,7 @@ class _Call:
         everything = range(len(self._messages))
         if self._handler.is_batch:
             answer = yield self._arguments(everything)
-            poisoned = isinstance(answer, Exception) and not isinstance(answer, ENDINGS)
+            poisoned = isinstance(answer, BaseException) and not isinstance(answer, ENDINGS)
             if not (poisoned and len(everything) > 1):
                 self._record(everything, answer)
                 return
