@@ -34,9 +34,16 @@ class InvalidMessageError(ReverieError):
 
     def __init__(self, field: str, value: object, reason: str) -> None:
         """Name the field, show the value (shortened), say what is allowed."""
-        shown = repr(value)
+        shown = _shown(value)
         self.field, self.value, self.reason = field, value, reason
         super().__init__(f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}: {reason}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} too deep to show"
 
 
 class InvalidSettingError(ReverieError):

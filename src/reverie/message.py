@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import uuid
 from datetime import datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 
 from reverie.errors import InvalidMessageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "LABEL_LEVELS",
@@ -24,6 +23,7 @@ __all__ = [
     "Message",
     "MessageLimits",
     "check_message",
+    "content_text",
     "derived_id",
     "level_of",
     "new_item_id",
@@ -109,7 +109,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: datetime | None = None
     """When it was submitted; default: when it was accepted."""
     due: datetime | None = None
-    """Not before this; default: at once."""
+    """Not before this; default: at once. A moment without a zone is UTC."""
     level: int | None = None
     """Decided by the label; see `Level`."""
     attempts: int = 0
@@ -144,6 +144,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hashlib.blake2b(_canonical(parts), digest_size=16).hexdigest()
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -162,25 +163,42 @@ _REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
 _TEXTS = (*_REQUIRED, "session_id", "task_id", "trace_id", "user_name")
 
 
+def content_text(content: Any, limits: MessageLimits) -> str:
+    """The content of a message as text: text as it is, anything else as JSON."""
+    if isinstance(content, str):
+        return content
+    if problem := _json_problem(content, limits.max_json_depth):
+        raise InvalidMessageError("content", content, problem)
+    return msgspec.json.encode(content).decode()
+
+
 def check_message(message: Message, limits: MessageLimits) -> None:
     """Refuse a message that no backend should keep; the error names the field and its value."""
     for field in _TEXTS:
         value = getattr(message, field)
-        if value is not None:
+        if value is not None or field in _REQUIRED:
             _check_name(field, value, limits)
+    for field in ("timestamp", "due"):
+        moment = getattr(message, field)
+        if moment is not None and not isinstance(moment, datetime):
+            raise InvalidMessageError(field, moment, "must be a datetime; one without a zone is UTC")
     for field in ("user_id", "mem_cube_id"):
         if getattr(message, field).startswith("_"):
             raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
-    if not isinstance(message.content, str):
-        raise InvalidMessageError("content", message.content, "must be text; give JSON as text")
-    size = len(_utf8("content", message.content))
-    if size > limits.max_content_bytes:
-        reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
-        raise InvalidMessageError("content", message.content, reason)
+    _check_content(message.content, limits)
     if message.info is not None and not isinstance(message.info, dict):
         raise InvalidMessageError("info", message.info, "must be an object")
     if problem := _json_problem(message.info, limits.max_json_depth):
         raise InvalidMessageError("info", message.info, problem)
+
+
+def _check_content(content: object, limits: MessageLimits) -> None:
+    if not isinstance(content, str):
+        raise InvalidMessageError("content", content, "must be text; give JSON as text")
+    size = len(_utf8("content", content))
+    if size > limits.max_content_bytes:
+        reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
+        raise InvalidMessageError("content", content, reason)
 
 
 def _check_name(field: str, value: object, limits: MessageLimits) -> None:
@@ -196,21 +214,21 @@ def _check_name(field: str, value: object, limits: MessageLimits) -> None:
 
 def _json_problem(value: Any, depth: int) -> str | None:
     """Why a value would not come back from JSON as it was, or None."""
-    if depth < 0:
-        return "is nested too deeply"
-    if value is None or isinstance(value, (str, bool, int)):
-        return None
-    if isinstance(value, float):
-        return None if math.isfinite(value) else f"contains {value}, which JSON does not have"
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
+    if isinstance(value, (dict, list, tuple)):
+        if not depth:
+            return "is nested too deeply"
+        if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
             return "has a key that is not text"
-        inner: Iterable[Any] = value.values()
-    elif isinstance(value, (list, tuple)):
-        inner = value
-    else:
-        return f"contains a {type(value).__name__}, which JSON does not have"
-    return next(filter(None, (_json_problem(item, depth - 1) for item in inner)), None)
+        inner = chain(value, value.values()) if isinstance(value, dict) else value
+        return next(filter(None, (_json_problem(item, depth - 1) for item in inner)), None)
+    problem = None
+    if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+        problem = "is not valid Unicode text"
+    elif isinstance(value, float) and not math.isfinite(value):
+        problem = f"contains {value}, which JSON does not have"
+    elif value is not None and not isinstance(value, (str, bool, int, float)):
+        problem = f"contains a {type(value).__name__}, which JSON does not have"
+    return problem
 
 
 def _utf8(field: str, value: str) -> bytes:

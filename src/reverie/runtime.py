@@ -51,18 +51,7 @@ class Runtime:
             self.registry.add(label, function)
         self.limits = settings.limits.for_messages()
         self.finishes = Finishes()
-        self.worker = Worker(
-            backend=self.backend,
-            store=self.store,
-            registry=self.registry,
-            settings=settings.worker,
-            policy=SettlementPolicy(
-                backoff=Backoff(first_s=settings.worker.backoff_s, longest_s=settings.worker.max_backoff_s),
-                limits=self.limits,
-                level_of=self.registry.orchestrator.level,
-            ),
-            on_settled=self._settled,
-        )
+        self.worker = self._new_worker()
 
     def register(
         self,
@@ -106,11 +95,27 @@ class Runtime:
         await self.worker.start()
 
     async def stop(self) -> None:
-        """Stop the worker and let go of everything. Idempotent."""
+        """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
         await self.worker.stop(self.settings.worker.grace_s)
+        self.worker = self._new_worker()
         await self.backend.close()
         await self.store.close()
         self._opened = False
+
+    def _new_worker(self) -> Worker:
+        settings = self.settings.worker
+        return Worker(
+            backend=self.backend,
+            store=self.store,
+            registry=self.registry,
+            settings=settings,
+            policy=SettlementPolicy(
+                backoff=Backoff(first_s=settings.backoff_s, longest_s=settings.max_backoff_s),
+                limits=self.limits,
+                level_of=self.registry.orchestrator.level,
+            ),
+            on_settled=self._settled,
+        )
 
     def _backend(self, url: str) -> Backend:
         settings = self.settings.queue

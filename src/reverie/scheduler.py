@@ -8,16 +8,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-import msgspec
-
 from reverie.backends.moves import StatusQuery
 from reverie.bridge import Bridge, blocking, run_here
 from reverie.capture.intake import add_message
-from reverie.dispatch.settings import LabelSettings
+from reverie.dispatch.registry import label_options
 from reverie.errors import UnknownItemError, WaitTimeoutError
 from reverie.failpoints import failpoint
 from reverie.memory.interface import SearchQuery
-from reverie.message import Key, Message, new_item_id
+from reverie.message import Key, Message, content_text, new_item_id
 from reverie.observe.status import business_status
 from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
@@ -66,7 +64,8 @@ class _Handlers:
         It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
         `batch=100` at most a hundred; it may leave `ctx` out. What is not given follows the settings.
         """
-        options = LabelSettings(
+        options = label_options(
+            label,
             level=level,
             ordered=ordered,
             concurrency=concurrency,
@@ -153,7 +152,7 @@ class AsyncScheduler(_Handlers):
         message = Message(
             label=label,
             user_id=user_id,
-            content=_as_text(content),
+            content=content_text(content, self.runtime.limits),
             mem_cube_id=mem_cube_id,
             item_id=item_id or new_item_id(),
             session_id=session_id,
@@ -366,10 +365,6 @@ class Memory:
     add = _submitting(AsyncMemory.add)
     search = blocking(AsyncMemory.search)
     get = blocking(AsyncMemory.get)
-
-
-def _as_text(content: Any) -> str:
-    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from reverie import AsyncScheduler, Bury, Cancel, Done, Message, Remember, Retry, Scheduler, Snooze
 from reverie.backends.moves import Status
+from reverie.errors import InvalidSettingError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
 
@@ -308,3 +309,43 @@ async def test_a_handler_registered_while_the_worker_runs_is_used() -> None:
         receipt = await scheduler.submit("late", user_id="ann")
         scheduler.handler("late")(lambda message: None)
         assert (await scheduler.wait(receipt.item_id, user_id="ann")).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("label", "function", "options", "words"),
+    [
+        ("", print, {}, "needs the name of its label"),
+        ("work", lambda: None, {}, "must take the message"),
+        ("work", "text", {}, "must take the message"),
+        ("work", print, {"level": 9}, r"handler\('work', level\) = 9"),
+        ("work", print, {"timeout": 0}, "timeout_s"),
+        ("work", print, {"concurrency": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_a_handler_that_cannot_work_is_refused_at_once(
+    scheduler: Scheduler, label, function, options, words
+) -> None:
+    with pytest.raises(InvalidSettingError, match=words):
+        scheduler.handler(label, **options)(function)
+
+
+def test_a_scheduler_can_be_used_again_after_it_was_closed(scheduler: Scheduler) -> None:
+    scheduler.handler("work")(lambda message: None)
+    for _ in range(2):
+        with scheduler:
+            receipt = scheduler.submit("work", user_id="ann")
+            assert scheduler.wait(receipt.item_id, user_id="ann").status is Status.COMPLETED
+
+
+async def test_a_blocking_call_on_the_schedulers_own_thread_is_refused_not_hung() -> None:
+    scheduler = Scheduler("memory://")
+
+    @scheduler.handler("work", max_attempts=1)
+    async def work(message: Message) -> None:
+        scheduler.submit("other", user_id="ann")
+
+    receipt = await asyncio.to_thread(scheduler.submit, "work", user_id="ann")
+    await asyncio.to_thread(drain, scheduler)
+    item = (await asyncio.to_thread(scheduler.status, "ann", receipt.item_id))[0]
+    assert "use AsyncScheduler there" in item.error
+    await asyncio.to_thread(scheduler.close)

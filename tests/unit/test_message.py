@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reverie import Message, ScheduleMessageItem, Turn
 from reverie.clock import from_epoch_ms, to_epoch_ms
 from reverie.errors import InvalidMessageError
-from reverie.message import MessageLimits, check_message, derived_id
+from reverie.message import MessageLimits, check_message, content_text, derived_id
 from reverie.turn import read_turns, write_turns
 
 JSON = st.recursive(
@@ -45,6 +45,11 @@ def test_the_default_cube_is_the_user() -> None:
     [
         ("user_id", ""),
         ("user_id", 7),
+        ("user_id", None),
+        ("due", "tomorrow"),
+        ("timestamp", 7),
+        ("info", {"a": "\ud800"}),
+        ("info", {"\ud800": 1}),
         ("user_id", "_system"),
         ("user_id", "\ud800"),
         ("user_id", "a\x00"),
@@ -109,3 +114,14 @@ def test_turns_survive_their_journey(turns: list[Turn]) -> None:
 def test_any_text_can_be_read_as_turns(text: str) -> None:
     turns = read_turns(text)
     assert all(isinstance(turn, Turn) for turn in turns)
+
+
+def test_content_may_be_given_as_json() -> None:
+    assert content_text({"doc": 7}, MessageLimits()) == '{"doc":7}'
+    assert content_text("{", MessageLimits()) == "{"
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    for content in (deep, object(), float("nan"), {1: 2}):
+        with pytest.raises(InvalidMessageError, match=r"^content="):
+            content_text(content, MessageLimits())

@@ -6,14 +6,16 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.errors import InvalidSettingError
 from reverie.message import LABEL_LEVELS, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Handler", "Orchestrator", "Registry"]
+__all__ = ["Handler", "Orchestrator", "Registry", "label_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,12 @@ class Registry:
 
         A plain handler takes (message) or (message, ctx), a batch handler (messages) or (messages, ctx).
         """
+        if not label:
+            raise InvalidSettingError("label", label, "a handler needs the name of its label")
+        if not _positional_parameters(function):
+            raise InvalidSettingError(
+                f"handler of {label}", function, "must take the message, or the messages"
+            )
         own, configured, worker = options or LabelSettings(), self._labels.get(label), self._worker
         chosen = own.model_copy(update=configured.model_dump(exclude_none=True) if configured else {})
         is_async = inspect.iscoroutinefunction(function)
@@ -115,8 +123,28 @@ class Registry:
             self.orchestrator.tasks_min_idle_ms[label] = settings.min_idle_ms
 
 
+def label_options(label: str, **options: Any) -> LabelSettings:
+    """The options of a handler; a bad one is refused by name."""
+    try:
+        return LabelSettings(**options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidSettingError(f"handler({label!r}, {where})", first.get("input"), first["msg"]) from error
+
+
 def _positional_parameters(function: Callable[..., Any]) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a builtin that does not say
+        return 1
+    except TypeError:  # nothing that can be called
+        return 0
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return max(1, _required(parameters))
+    return _required(parameters)
+
+
+def _required(parameters: Iterable[inspect.Parameter]) -> int:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(
-        p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values()
-    )
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
