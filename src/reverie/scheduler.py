@@ -191,13 +191,20 @@ class AsyncScheduler(_Handlers):
         with self.runtime.finishes.watch([Key(user_id, item_id)]) as settled:
             while True:
                 settled.clear()
-                item = (await self.status(user_id, item_id))[0]
+                item = await self._item(user_id, item_id)
                 left = deadline - time.monotonic()
                 if item.status.ended:
                     return item
                 if left <= 0:
                     raise WaitTimeoutError(item_id, item.status, timeout)
                 await _either(settled, min(left, POLL_S))
+
+    async def _item(self, user_id: str, item_id: str) -> ItemStatus:
+        await self.open()
+        rows = (await self.runtime.backend.views.read(StatusQuery(user_id=user_id, item_id=item_id))).rows
+        if not rows:
+            raise UnknownItemError(user_id, item_id)
+        return rows[0]
 
     async def get_task_status_by_business_id(
         self, business_task_id: str, user_id: str

@@ -37,6 +37,7 @@ class ServerSettings(BaseModel):
         "127.0.0.1", description="address to listen on; only loopback is allowed without API keys"
     )
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="bytes of one request; more is refused")
 
 
 class LimitSettings(BaseModel):

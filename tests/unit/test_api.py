@@ -66,6 +66,17 @@ async def test_what_is_no_json_is_refused(client) -> None:
     assert "JSON" in message
 
 
+async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client) -> None:
+    async def unannounced():
+        for _ in range(17):
+            yield b"x" * 1024 * 1024
+
+    for content in (b"x" * (17 * 1024 * 1024), unannounced()):
+        code, message, _ = await ask(client, "POST", "/product/add", content=content)
+        assert code == 413
+        assert "16777216 bytes" in message
+
+
 async def test_unknown_paths_tasks_and_methods(client) -> None:
     assert (await ask(client, "GET", "/product/nothing"))[:2] == (404, "Not Found")
     assert (await ask(client, "GET", "/product/add"))[0] == 405

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 from fastapi import FastAPI
 
+from reverie.api.body_limit import BodyLimit
 from reverie.api.envelope import handle_errors
 from reverie.api.product import product_routes
 from reverie.errors import InvalidSettingError
@@ -34,6 +35,7 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
         await scheduler.stop()
 
     app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan)
+    app.add_middleware(BodyLimit, max_bytes=scheduler.runtime.settings.server.max_body_bytes)
     app.include_router(product_routes(scheduler))
     handle_errors(app)
     return app
