@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from reverie.errors import ClosedError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Bridge", "blocking", "run_here"]
 
 P = ParamSpec("P")
+LAST_WAIT_S = 5.0
+"""How long calls that are cut off by a close get to clean up."""
 R = TypeVar("R")
 Inner = TypeVar("Inner")
 
@@ -41,6 +44,8 @@ class Bridge:
         except KeyboardInterrupt:
             future.cancel()
             raise
+        except CancelledError as error:
+            raise ClosedError("the scheduler was closed during this call") from error
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop, running."""
@@ -66,6 +71,10 @@ class Bridge:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
+            if unfinished := asyncio.all_tasks(loop):  # calls of other threads that nobody will answer now
+                for task in unfinished:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(unfinished, timeout=LAST_WAIT_S))
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()

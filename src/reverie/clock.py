@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 __all__ = ["Clock", "SystemClock", "from_epoch_ms", "to_epoch_ms"]
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_NAP_S = 30.0
 """A sleeping machine stops the timer that counts the wait, so no wait trusts one for longer than this."""
 
@@ -48,9 +49,9 @@ class SystemClock:
 
 def to_epoch_ms(moment: datetime) -> int:
     """Milliseconds since 1970; a moment without a zone is UTC."""
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 
 def from_epoch_ms(milliseconds: int) -> datetime:
     """Turn milliseconds since 1970 into a moment in UTC."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return EPOCH + timedelta(milliseconds=milliseconds)

@@ -159,6 +159,8 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of any id, label or name; default 512."""
 
 
+FIRST_YEAR, LAST_YEAR = 1900, 9000
+"""Moments that every backend can keep, whatever their zone."""
 _REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
 _TEXTS = (*_REQUIRED, "session_id", "task_id", "trace_id", "user_name")
 
@@ -182,6 +184,10 @@ def check_message(message: Message, limits: MessageLimits) -> None:
         moment = getattr(message, field)
         if moment is not None and not isinstance(moment, datetime):
             raise InvalidMessageError(field, moment, "must be a datetime; one without a zone is UTC")
+        if moment is not None and not FIRST_YEAR <= moment.year <= LAST_YEAR:
+            raise InvalidMessageError(
+                field, moment, f"must be between the years {FIRST_YEAR} and {LAST_YEAR}"
+            )
     for field in ("user_id", "mem_cube_id"):
         if getattr(message, field).startswith("_"):
             raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")

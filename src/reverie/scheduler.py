@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
@@ -311,6 +312,7 @@ class Scheduler(_Handlers):
         """See `AsyncScheduler`."""
         self._inner = self._inner_class(url, settings=settings, clock=clock)
         self._bridge = Bridge()
+        self._closing = threading.Lock()
         self.runtime = self._inner.runtime
         self._direct = _DirectScheduler(self.runtime) if self._submits_directly else None
         self.memory = Memory(self._inner.memory, self._bridge, self._direct)
@@ -342,9 +344,10 @@ class Scheduler(_Handlers):
             self.close()
 
     def close(self) -> None:
-        """Stop, and end the thread that did the work. Idempotent."""
-        self.stop()
-        self._bridge.close()
+        """Stop, and end the thread that did the work. Idempotent; a later use opens it again."""
+        with self._closing:
+            self.stop()
+            self._bridge.close()
 
     open = blocking(AsyncScheduler.open)
     start = blocking(AsyncScheduler.start)

@@ -9,7 +9,7 @@ import pytest
 
 from reverie import AsyncScheduler, Bury, Cancel, Done, Message, Remember, Retry, Scheduler, Snooze
 from reverie.backends.moves import Status
-from reverie.errors import InvalidSettingError
+from reverie.errors import InvalidSettingError, ReverieError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
 
@@ -225,14 +225,52 @@ def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> N
     assert "user_id='_system'" in item.error
 
 
-def test_effects_that_cannot_be_applied_bury_their_message_and_change_nothing(scheduler: Scheduler) -> None:
-    good = Remember(memory_id="1", text="half of it")
-    bad = Remember(memory_id="2", text=None)
-    scheduler.handler("work")(lambda message: Done(effects=[good, bad]))
+def cyclic() -> dict:
+    info: dict = {}
+    info["self"] = info
+    return info
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Bury("bad \ud800"),
+        Bury(ValueError("not text")),
+        Retry(reason=ValueError("not text")),
+        ValueError("bad \ud800"),
+        Done(effects=["text"]),
+        Done(effects=[{"memory_id": "1"}]),
+        Done(effects=7),
+        Done(effects=[Remember(memory_id="1", text="half of it"), Remember(memory_id="2", text=None)]),
+        Done(effects=[Remember(memory_id="1", text="\ud800")]),
+        Done(effects=[Remember(memory_id="1", text="x", info=cyclic())]),
+        Done(follow_ups=["text"]),
+        Done(follow_ups=[Message(user_id="ann", label="next", due="tomorrow")]),
+        Done(follow_ups=[Message(user_id="ann", label="next", info=cyclic())]),
+    ],
+    ids=repr,
+)
+def test_an_answer_that_cannot_be_kept_fails_alone_and_changes_nothing(scheduler: Scheduler, answer) -> None:
+    @scheduler.handler("work", max_attempts=1)
+    def work(message: Message):
+        if message.user_id == "bob":
+            return None
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    good = scheduler.submit("work", user_id="bob")
     item = run_once(scheduler)
     assert item.status is Status.FAILED
-    assert "effects could not be applied" in item.error
+    assert item.error
+    assert scheduler.status("bob", good.item_id)[0].status is Status.COMPLETED
     assert scheduler.memory.search("half", user_id="ann") == []
+
+
+@pytest.mark.parametrize("outcome", [Retry(after=1e17), Retry(after=-5), Snooze(after=float("inf"))])
+def test_a_delay_out_of_all_bounds_is_bounded(scheduler: Scheduler, outcome) -> None:
+    scheduler.handler("work")(lambda message: outcome if not message.attempts else None)
+    assert run_once(scheduler).status in {Status.WAITING, Status.COMPLETED}
 
 
 async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
@@ -349,3 +387,26 @@ async def test_a_blocking_call_on_the_schedulers_own_thread_is_refused_not_hung(
     item = (await asyncio.to_thread(scheduler.status, "ann", receipt.item_id))[0]
     assert "use AsyncScheduler there" in item.error
     await asyncio.to_thread(scheduler.close)
+
+
+def test_a_close_answers_the_calls_that_wait(tmp_path) -> None:
+    scheduler = Scheduler(f"sqlite:///{tmp_path / 'r.db'}")
+    receipt = scheduler.submit("nobody's", user_id="ann")
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            scheduler.wait(receipt.item_id, user_id="ann", timeout=60)
+        except ReverieError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    scheduler.status("ann")
+    closing = [threading.Thread(target=scheduler.close) for _ in range(2)]
+    for thread in closing:
+        thread.start()
+    for thread in (*closing, waiting):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(errors) == 1

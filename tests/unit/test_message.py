@@ -48,6 +48,8 @@ def test_the_default_cube_is_the_user() -> None:
         ("user_id", None),
         ("due", "tomorrow"),
         ("timestamp", 7),
+        ("timestamp", datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)),
+        ("due", datetime(1, 1, 1, tzinfo=UTC)),
         ("info", {"a": "\ud800"}),
         ("info", {"\ud800": 1}),
         ("user_id", "_system"),

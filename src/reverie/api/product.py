@@ -105,7 +105,7 @@ def _memory(hit: Hit) -> dict[str, Any]:
         "id": item.id,
         "memory": item.text,
         "metadata": {
-            "memory_type": MEMORY_TYPES[item.tier],
+            "memory_type": MEMORY_TYPES.get(item.tier, item.tier),
             "kind": item.kind,
             "relativity": hit.score,
             "user_id": item.user_id,

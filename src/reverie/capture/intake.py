@@ -22,4 +22,10 @@ def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
     turns = [Turn(content=turns)] if isinstance(turns, str) else list(turns)
     if not any(turn.content.strip() for turn in turns):
         raise InvalidMessageError("messages", [turn.content for turn in turns], "has nothing to remember")
-    return Message(label="add", content=write_turns(turns), **fields)
+    try:
+        content = write_turns(turns)
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(
+            "messages", [turn.content for turn in turns], "is not valid Unicode text"
+        ) from error
+    return Message(label="add", content=content, **fields)

@@ -22,6 +22,9 @@ __all__ = ["Renewer"]
 
 log = get_logger(__name__)
 
+LAST_WAIT_S = 5.0
+"""How long a renewal that is under way is waited for at a stop."""
+
 
 class Renewer:
     """Extends the lease of every claim that `held` names, every `every_s` seconds."""
@@ -48,7 +51,7 @@ class Renewer:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()
-            await asyncio.to_thread(thread.join, grace_s)
+            thread.join(min(grace_s, LAST_WAIT_S))  # it wakes at once; a thread pool may be gone by now
 
     async def renew(self) -> None:
         """Extend all leases once."""

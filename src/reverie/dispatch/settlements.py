@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.moves import Move, Settlement
+from reverie.effect import Effect
 from reverie.errors import InvalidMessageError
 from reverie.message import MessageLimits, check_message, derived_id, level_of
 from reverie.outcome import Cancel, Done, Retry, Snooze
@@ -64,11 +65,12 @@ class SettlementPolicy:
         self, claim: Claim, max_attempts: int, reason: str | None, after: float | None = None
     ) -> Settlement:
         """A run that failed: again after a backoff, or buried if that was the last attempt."""
+        reason = _text(reason)
         attempts = claim.message.attempts + 1
         if attempts >= max_attempts:
             return Settlement(claim=claim, move=Move.BURY, error=reason or "no attempts left")
-        delay_ms = self.backoff.delay_ms(attempts) if after is None else round(after * 1000)
-        return Settlement(claim=claim, move=Move.RETRY, delay_ms=max(0, delay_ms), error=reason)
+        delay_ms = self.backoff.delay_ms(attempts) if after is None else _delay_ms(after)
+        return Settlement(claim=claim, move=Move.RETRY, delay_ms=delay_ms, error=reason)
 
     def _settlement(self, claim: Claim, outcome: Outcome, max_attempts: int) -> Settlement:
         match outcome:
@@ -77,21 +79,26 @@ class SettlementPolicy:
             case Retry():
                 return self.failed(claim, max_attempts, outcome.reason, outcome.after)
             case Snooze():
-                delay_ms = max(0, round(outcome.after * 1000))
-                return Settlement(claim=claim, move=Move.RELEASE, attempt=False, delay_ms=delay_ms)
+                return Settlement(
+                    claim=claim, move=Move.RELEASE, attempt=False, delay_ms=_delay_ms(outcome.after)
+                )
             case Cancel():
                 return Settlement(claim=claim, move=Move.CANCEL)
             case _:
-                return Settlement(claim=claim, move=Move.BURY, error=outcome.reason)
+                return Settlement(claim=claim, move=Move.BURY, error=_text(outcome.reason))
 
     def _done(self, claim: Claim, outcome: Done, max_attempts: int) -> Settlement:
-        follow_ups = tuple(self._child(claim.message, n, m) for n, m in enumerate(outcome.follow_ups))
         try:
+            effects = tuple(outcome.effects)
+            for effect in effects:
+                _check_effect(effect)
+            follow_ups = tuple(self._child(claim.message, n, m) for n, m in enumerate(outcome.follow_ups))
             for message in follow_ups:
                 check_message(message, self.limits)
         except InvalidMessageError as error:
             return self.failed(claim, max_attempts, f"bug: a follow-up was refused: {error}")
-        effects = tuple(outcome.effects)
+        except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
+            return self.failed(claim, max_attempts, f"bug: the handler's answer cannot be kept: {error!r}")
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
     def _child(self, parent: Message, index: int, message: Message) -> Message:
@@ -103,3 +110,23 @@ class SettlementPolicy:
             trace_id=message.trace_id or parent.trace_id,
             level=self.level_of(message.label),
         )
+
+
+LONGEST_DELAY_MS = 10 * 365 * 24 * 3600 * 1000
+"""Ten years: a handler that asks for more does not mean it."""
+
+
+def _delay_ms(seconds: float) -> int:
+    return round(min(max(0.0, seconds * 1000), LONGEST_DELAY_MS))
+
+
+def _text(reason: object) -> str | None:
+    """A reason that can be stored, whatever it was."""
+    return None if reason is None else str(reason).encode(errors="backslashreplace").decode()
+
+
+def _check_effect(effect: object) -> None:
+    """Refuse what is no effect, or could not be written down and read again."""
+    if not isinstance(effect, Effect):
+        raise TypeError(f"{type(effect).__name__} is no effect")
+    msgspec.json.decode(msgspec.json.encode(effect), type=Effect)

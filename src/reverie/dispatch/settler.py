@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.backends.moves import Move
+from reverie.backends.moves import Move, Settlement
 from reverie.dispatch.service import LoopService
 from reverie.errors import ReverieError
 from reverie.failpoints import failpoint
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Settlement
     from reverie.dispatch.settlements import SettlementPolicy
     from reverie.memory.interface import Applied, EffectStore
 
@@ -33,6 +32,7 @@ __all__ = ["Settler"]
 
 log = get_logger(__name__)
 
+UNSETTLEABLE = "bug: the handler's answer could not be written"
 GROUP_LIMIT = 500
 """How many settlements share one step."""
 
@@ -68,7 +68,7 @@ class Settler(LoopService):
         await super().stop(grace_s)
         try:
             await self.flush()
-        except ReverieError as error:  # their leases run out, and others run them again
+        except Exception as error:  # noqa: BLE001  their leases run out, and others run them again
             log.warning("settler.left_unsettled", settlements=len(self._pending), error=str(error))
 
     async def flush(self) -> None:
@@ -76,10 +76,29 @@ class Settler(LoopService):
         while self._pending:
             group = [self._pending.popleft() for _ in range(min(GROUP_LIMIT, len(self._pending)))]
             try:
-                await self._settle(group)
+                await self._settle_or_split(group)
             except BaseException:
                 self._pending.extendleft(reversed(group))  # the next try may find them settled: then stale
                 raise
+
+    async def _settle_or_split(self, group: list[Settlement]) -> None:
+        """Settle a group; if something in it cannot even be sent, settle its neighbours without it."""
+        try:
+            await self._settle(group)
+        except (ReverieError, OSError):
+            raise  # the backend is away: all of it again, later
+        except Exception as error:
+            if len(group) > 1:
+                for settlement in group:
+                    await self._settle_or_split([settlement])
+            elif group[0].move is Move.BURY and group[0].error == UNSETTLEABLE:
+                raise  # not even this can be written: it is not the message's fault
+            else:
+                log.warning(
+                    "settlement.impossible", item_id=group[0].claim.message.item_id, error=repr(error)
+                )
+                claim = group[0].claim
+                await self._settle_or_split([Settlement(claim=claim, move=Move.BURY, error=UNSETTLEABLE)])
 
     async def _turn(self) -> None:
         await self._until_stopped(self._news.wait())

@@ -230,7 +230,7 @@ class Step:
         try:
             with self._connection:  # a savepoint
                 state: Literal["applied", "stale"] = "applied" if self._end_claim(settlement) else "stale"
-        except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError) as error:
+        except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError, RecursionError) as error:
             return Settled(key=key, state="rejected", error=repr(error))
         return Settled(key=key, state=state)
 

@@ -43,7 +43,13 @@ class SqliteViews:
             "limit": query.limit + 1,
         }
 
-        statement = SQL["read_item" if query.item_id else "read_task" if query.task_id else "read_user"]
+        statement = SQL[
+            "read_item"
+            if query.item_id is not None
+            else "read_task"
+            if query.task_id is not None
+            else "read_user"
+        ]
 
         def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
             return connection.execute(statement, bindings).fetchall()

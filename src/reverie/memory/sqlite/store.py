@@ -113,7 +113,7 @@ class SqliteMemoryStore:
                     apply_effects(connection, application.message, application.effects, now)
                     state = "closed" if application.close else "applied"
                     return Applied(key=key, state=state, follow_ups=application.follow_ups)  # type: ignore[arg-type]
-        except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError) as error:
+        except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError, RecursionError) as error:
             return Applied(key=key, state="rejected", error=repr(error))
         rows: list[tuple[Any, ...]] = connection.execute(SQL["read_inbox"], identity).fetchall()
         ((closed, follow_ups),) = rows
