@@ -39,6 +39,8 @@ P = ParamSpec("P")
 Inner = TypeVar("Inner")
 F = TypeVar("F", bound="Callable[..., Any]")
 
+ALL_ITEMS = 10_000_000
+"""More items than a queue may hold: a status that leaves some out would not be true."""
 POLL_S = 0.5
 """How often `wait` looks again when another process does the work; this process's own is heard at once."""
 
@@ -179,9 +181,9 @@ class AsyncScheduler(_Handlers):
         await self.open()
         views = self.runtime.backend.views
         if task_id is None:
-            return (await views.read(StatusQuery(user_id=user_id))).rows
+            return (await views.read(StatusQuery(user_id=user_id, limit=ALL_ITEMS))).rows
         rows = (await views.read(StatusQuery(user_id=user_id, item_id=task_id))).rows
-        rows = rows or (await views.read(StatusQuery(user_id=user_id, task_id=task_id))).rows
+        rows = rows or (await views.read(StatusQuery(user_id=user_id, task_id=task_id, limit=ALL_ITEMS))).rows
         if not rows:
             raise UnknownItemError(user_id, task_id)
         return rows
@@ -212,7 +214,7 @@ class AsyncScheduler(_Handlers):
     ) -> dict[str, Any] | None:
         """How a business task stands, over all its items; None if nobody knows it."""
         await self.open()
-        query = StatusQuery(user_id=user_id, task_id=business_task_id)
+        query = StatusQuery(user_id=user_id, task_id=business_task_id, limit=ALL_ITEMS)
         rows = (await self.runtime.backend.views.read(query)).rows
         if not rows:
             return None

@@ -117,6 +117,8 @@ def load_settings(**given: Any) -> Settings:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidSettingError(where, first.get("input"), first["msg"]) from error
+    except (OSError, UnicodeDecodeError, TypeError) as error:
+        raise InvalidSettingError(str(settings_file()), "", f"cannot be read as settings: {error}") from error
     except yaml.YAMLError as error:
         raise InvalidSettingError(str(settings_file()), "", f"is not YAML: {error}") from error
 

@@ -36,6 +36,8 @@ def test_the_package_itself_imports_nothing() -> None:
 
 @SQLITE
 def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
+    (place.folder / "broken.py").write_text("1 / 0")
+    (place.folder / "not.db").write_text("this is not a database, it is a text that is long enough" * 100)
     for arguments, words in {
         ("status", "nothing", "--user", "ann"): "user 'ann' has no item or task 'nothing'",
         ("add", "x", "--user", "_system"): "user_id='_system': ids that begin with _ are reserved",
@@ -43,9 +45,13 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("add", "x", "--user", "ann", "--url", "mysql://here"): "no backend for 'mysql://here'",
         ("worker", "--app", "nowhere:app"): "there is no module 'nowhere'",
         ("worker", "--app", "json"): "it has no attribute",
+        ("worker", "--app", "broken:app"): "importing broken failed: ZeroDivisionError",
+        ("worker", "--app", "broken:app", "--url", "memory://"): "leave one out",
         ("worker", "--app", "json:loads"): "not a Scheduler",
         ("serve", "--host", "0.0.0.0"): "must be a loopback address",
         ("serve", "--host", "no such host"): "is no address",
+        ("add", "x", "--user", "ann", "--url", f"sqlite:///{place.folder}/not.db"): "file is not a database",
+        ("serve", "--port", "0", "--url", f"sqlite:///{place.folder}/not.db"): "file is not a database",
     }.items():
         shown = place.command(*arguments)
         assert (shown.returncode, shown.stdout) == (1, ""), arguments
@@ -92,7 +98,7 @@ def test_a_folder_that_cannot_be_written(place: Place) -> None:
     (place.folder / "file").write_text("")
     shown = place.command("add", "x", "--user", "ann", "--url", f"sqlite:///{place.folder}/file/r.db")
     assert shown.returncode == 1
-    assert "cannot create the folder" in shown.stderr
+    assert "cannot write in the folder" in shown.stderr
 
 
 @SQLITE

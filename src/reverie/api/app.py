@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import signal
 import socket
@@ -46,6 +47,7 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens."""
     listener = _listen(host, port)
+    asyncio.run(_try_out(scheduler))
     address, port = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     announce(f"http://{shown}:{port}")
@@ -55,6 +57,12 @@ def serve(
             number, lambda *_: None
         )  # uvicorn raises it again after a clean stop, which is not an error
     uvicorn.Server(config).run(sockets=[listener])
+
+
+async def _try_out(scheduler: AsyncScheduler) -> None:
+    """Fail now, in one clear error, if the backend cannot be used."""
+    await scheduler.open()
+    await scheduler.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -22,6 +22,8 @@ def load_app(app: str) -> Scheduler:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise AppNotFoundError(app, f"there is no module {error.name!r} here") from error
+    except Exception as error:
+        raise AppNotFoundError(app, f"importing {module_name} failed: {error!r}") from error
     found = getattr(module, attribute, None)
     if not isinstance(found, Scheduler):
         raise AppNotFoundError(app, f"{attribute!r} is {type(found).__name__}, not a Scheduler")

@@ -202,12 +202,17 @@ def search(
 
 def _scheduler(url: str | None, app: str | None) -> Scheduler:
     from reverie.cli.app import load_app
+    from reverie.errors import InvalidSettingError
     from reverie.scheduler import Scheduler
-    from reverie.settings import load_settings
+    from reverie.settings import load_settings, redacted
 
     settings = load_settings()
+    if app is not None and url is not None:
+        raise InvalidSettingError(
+            "--url", redacted(url), "the scheduler of --app has a queue of its own; leave one out"
+        )
     app = app or settings.app
-    if app is None:
+    if app is None or url is not None:
         return Scheduler(url, settings=settings)
     return load_app(app)
 

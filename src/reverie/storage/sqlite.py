@@ -7,7 +7,6 @@ can be one transaction.
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import threading
 from concurrent.futures import Future
@@ -32,6 +31,7 @@ Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]"]
 
 log = get_logger(__name__)
 
+VERSIONS = "CREATE TABLE IF NOT EXISTS schema_versions (room TEXT PRIMARY KEY, version INTEGER)"
 READERS = 5
 """At most this many read at once; more wait."""
 GROUP_LIMIT = 256
@@ -62,9 +62,11 @@ class Database:
             if self._writer is not None:
                 return
             connection = self._connect()
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS schema_versions (room TEXT PRIMARY KEY, version INTEGER)"
-            )
+            try:
+                connection.execute(VERSIONS)
+            except apsw.Error as error:
+                connection.close()
+                raise BackendUnavailableError(f"cannot write the database {self.path}: {error}") from error
             self._writer = threading.Thread(
                 target=self._write_loop, args=(connection,), name="reverie-sqlite-writer", daemon=True
             )
@@ -117,24 +119,21 @@ class Database:
         self.submit(job).result()
 
     def _connect(self) -> apsw.Connection:
-        if self.path != ":memory:":
-            folder = Path(self.path).parent
-            try:
+        folder = Path(self.path).parent
+        try:
+            if self.path != ":memory:":
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            except OSError as error:
-                raise BackendUnavailableError(
-                    f"cannot create the folder {folder}: {error.strerror}"
-                ) from error
+                Path(self.path).touch(mode=0o600)  # memories are private
+        except OSError as error:
+            raise BackendUnavailableError(f"cannot write in the folder {folder}: {error.strerror}") from error
         try:
             connection = apsw.Connection(self.path)
-        except apsw.CantOpenError as error:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self.durability}")
+            connection.execute("PRAGMA foreign_keys = ON")
+        except apsw.Error as error:
             raise BackendUnavailableError(f"cannot open the database {self.path}: {error}") from error
-        if self.path != ":memory:":
-            os.chmod(self.path, 0o600)  # noqa: PTH101  memories are private
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {self.durability}")
-        connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
     def _read(self, job: Callable[[apsw.Connection], T]) -> T:
