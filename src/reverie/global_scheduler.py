@@ -29,7 +29,7 @@ REMINDER_S = 10.0
 
 
 class _LazyAsyncScheduler(AsyncScheduler):
-    """Starts at the first submit, and remembers what was submitted."""
+    """Starts at the first submit, and remembers what was submitted to run at once."""
 
     submitted: dict[Key, str]
 
@@ -37,7 +37,7 @@ class _LazyAsyncScheduler(AsyncScheduler):
         """See `AsyncScheduler.submit_messages`."""
         await self.start()
         answers = await super().submit_messages(messages)
-        self.submitted.update((message.key, message.label) for message in messages)
+        self.submitted.update((message.key, message.label) for message in messages if message.due is None)
         return answers
 
 

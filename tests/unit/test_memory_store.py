@@ -55,6 +55,34 @@ async def test_a_closed_message_takes_no_effects(store) -> None:
     assert await find(store, "words") == []
 
 
+async def test_what_a_worker_closed_after_it_had_lost_the_message_does_not_hold(store) -> None:
+    later = msgspec.structs.replace(ONE, losses=1)
+    await store.apply([Application(message=ONE, close=True)])
+    (holder,) = await store.apply([Application(message=later, effects=(effect("a"),))])
+    assert holder.state == "applied"
+    (stale,) = await store.apply([Application(message=ONE, close=True)])
+    assert stale.state == "already"
+    assert await find(store, "words") == ["a"]
+
+
+async def test_a_late_answer_finds_what_the_holder_closed(store) -> None:
+    holder = msgspec.structs.replace(ONE, losses=1)
+    await store.apply([Application(message=holder, close=True)])
+    (late,) = await store.apply([Application(message=ONE, effects=(effect("a"),))])
+    assert late.state == "closed"
+
+
+async def test_another_message_under_a_forgotten_id_is_not_taken_for_the_first(store) -> None:
+    other = msgspec.structs.replace(ONE, content="other")
+    await store.apply([Application(message=ONE, effects=(effect("a"),))])
+    (applied,) = await store.apply([Application(message=other, effects=(effect("b", "new words"),))])
+    assert applied.state == "applied"
+    third = msgspec.structs.replace(ONE, content="third")
+    (refused,) = await store.apply([Application(message=third, effects=(effect("b", "a third text"),))])
+    assert refused.state == "rejected"
+    assert "taken by another text" in refused.error
+
+
 async def test_one_that_is_rejected_leaves_nothing_and_spoils_no_neighbour(store) -> None:
     bad = Application(message=ONE, effects=(effect("a"), effect("b", None)))
     good = Application(message=NEXT, effects=(effect("c"),))

@@ -45,9 +45,15 @@ def apply_effects(connection: apsw.Connection, message: Message, effects: Sequen
                 "now": now,
             },
         ).fetchall()
-        for (seq,) in rows:
-            words = {"seq": seq, "words": index_words(effect.text)}
+        if rows:
+            words = {"seq": rows[0][0], "words": index_words(effect.text)}
             connection.execute(SQL["insert_words"], words)
+        else:
+            known = connection.execute(
+                SQL["text_of"], {"user_id": message.user_id, "id": effect.memory_id}
+            ).get
+            if known != effect.text:
+                raise ValueError(f"the memory id {effect.memory_id!r} is taken by another text")
 
 
 class SqliteMemoryStore:
@@ -108,7 +114,13 @@ class SqliteMemoryStore:
         now = self._clock.now()
         try:
             with connection:  # a savepoint
-                entry = {"closed": application.close, "follow_ups": _json(application.follow_ups), "now": now}
+                entry = {
+                    "fingerprint": application.message.fingerprint(),
+                    "closed": application.close,
+                    "losses": application.message.losses,
+                    "follow_ups": _json(application.follow_ups),
+                    "now": now,
+                }
                 if connection.execute(SQL["enter_inbox"], identity | entry).fetchall():
                     apply_effects(connection, application.message, application.effects, now)
                     state = "closed" if application.close else "applied"

@@ -27,7 +27,11 @@ CREATE VIRTUAL TABLE memory_words USING fts5 (
 CREATE TABLE inbox (
   user_id TEXT NOT NULL,
   item_id TEXT NOT NULL,
+  -- which message it was: an id may come again after the queue has forgotten it
+  fingerprint TEXT NOT NULL,
   closed INTEGER NOT NULL,
+  -- how often the message had been lost when this was written: a later claim has lost it more often
+  losses INTEGER NOT NULL,
   follow_ups TEXT NOT NULL,
   applied_at_epoch INTEGER NOT NULL,
   PRIMARY KEY (user_id, item_id)
