@@ -6,6 +6,8 @@ decides by type and value, never by words.
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "AppNotFoundError",
     "BackendUnavailableError",
@@ -18,7 +20,13 @@ __all__ = [
     "UnknownItemError",
     "UnknownSchemeError",
     "WaitTimeoutError",
+    "redacted",
 ]
+
+
+def redacted(url: str) -> str:
+    """A URL that may be shown: without its user and password."""
+    return re.sub(r"(?<=//)[^@/]*@", "", url)
 
 
 class ReverieError(Exception):
@@ -61,7 +69,7 @@ class UnknownSchemeError(ReverieError):
     def __init__(self, url: str, known: list[str]) -> None:
         """Show the URL and the schemes that would work."""
         self.url, self.known = url, known
-        super().__init__(f"no backend for {url!r}: it must begin with one of {', '.join(known)}")
+        super().__init__(f"no backend for {redacted(url)!r}: it must begin with one of {', '.join(known)}")
 
 
 class MissingExtraError(ReverieError):

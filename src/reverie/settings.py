@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from reverie.errors import InvalidSettingError
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
 
-__all__ = ["LimitSettings", "ServerSettings", "Settings", "load_settings", "redacted", "scheduler_enabled"]
+__all__ = ["LimitSettings", "ServerSettings", "Settings", "load_settings", "scheduler_enabled"]
 
 FILE_NAME = "reverie.yaml"
 
@@ -121,11 +120,6 @@ def load_settings(**given: Any) -> Settings:
         raise InvalidSettingError(str(settings_file()), "", f"cannot be read as settings: {error}") from error
     except yaml.YAMLError as error:
         raise InvalidSettingError(str(settings_file()), "", f"is not YAML: {error}") from error
-
-
-def redacted(url: str) -> str:
-    """A URL that may be shown: without its password."""
-    return re.sub(r"(?<=//)[^@/]*@", "", url)
 
 
 def scheduler_enabled() -> bool:

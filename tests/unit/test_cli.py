@@ -103,7 +103,8 @@ def test_a_folder_that_cannot_be_written(place: Place) -> None:
 
 @SQLITE
 def test_a_password_is_not_shown(place: Place) -> None:
-    shown = place.command("add", "x", "--user", "ann", "--url", "redis://:hunter2@127.0.0.1:1/0")
-    assert shown.returncode == 1
-    assert "127.0.0.1:1" in shown.stderr
-    assert "hunter2" not in shown.stderr
+    for url in ("redis://:hunter2@127.0.0.1:1/0", "mysql://me:hunter2@127.0.0.1:1/0"):
+        shown = place.command("add", "x", "--user", "ann", "--url", url)
+        assert shown.returncode == 1
+        assert "127.0.0.1:1" in shown.stderr
+        assert "hunter2" not in shown.stderr

@@ -54,7 +54,8 @@ def serve(
     """
     with shown_errors():
         from reverie.api.app import serve as run_server
-        from reverie.settings import redacted, scheduler_enabled
+        from reverie.errors import redacted
+        from reverie.settings import scheduler_enabled
 
         set_up_logs()
         scheduler = _scheduler(url, app)
@@ -202,9 +203,9 @@ def search(
 
 def _scheduler(url: str | None, app: str | None) -> Scheduler:
     from reverie.cli.app import load_app
-    from reverie.errors import InvalidSettingError
+    from reverie.errors import InvalidSettingError, redacted
     from reverie.scheduler import Scheduler
-    from reverie.settings import load_settings, redacted
+    from reverie.settings import load_settings
 
     settings = load_settings()
     if app is not None and url is not None:
