@@ -48,6 +48,18 @@ def test_one_failure_spoils_no_neighbour_of_the_same_commit(database: Database) 
     assert database.submit(numbers).result() == [1, 2, 3]
 
 
+def test_an_error_of_the_file_is_not_blamed_on_what_was_to_be_written(database: Database) -> None:
+    def full(connection: apsw.Connection) -> None:
+        insert(1)(connection)
+        raise apsw.FullError("database or disk is full")
+
+    with pytest.raises(BackendUnavailableError, match="disk is full"):
+        database.submit(full).result()
+    with pytest.raises(ValueError, match="invalid literal"):
+        database.submit(lambda _: int("no number")).result()
+    assert database.submit(numbers).result() == []
+
+
 async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(database: Database) -> None:
     hold = threading.Event()
     first = database.submit(lambda _: hold.wait(10))

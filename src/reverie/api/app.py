@@ -52,10 +52,9 @@ def serve(
     shown = f"[{address}]" if ":" in address else address
     announce(f"http://{shown}:{port}")
     config = uvicorn.Config(create_app(scheduler, run_worker=run_worker), log_config=None, lifespan="on")
+    # uvicorn raises the signal again after a clean stop, which is not an error.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, lambda *_: None
-        )  # uvicorn raises it again after a clean stop, which is not an error
+        signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -32,6 +32,18 @@ Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]"]
 log = get_logger(__name__)
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS schema_versions (room TEXT PRIMARY KEY, version INTEGER)"
+OF_THE_FILE = (
+    apsw.FullError,
+    apsw.IOError,
+    apsw.CorruptError,
+    apsw.NotADBError,
+    apsw.ReadOnlyError,
+    apsw.BusyError,
+    apsw.LockedError,
+    apsw.NoMemError,
+    apsw.CantOpenError,
+)
+"""What no other content would have avoided: the caller may try the same again later."""
 READERS = 5
 """At most this many read at once; more wait."""
 GROUP_LIMIT = 256
@@ -161,6 +173,14 @@ class Database:
                 self._commit_group(connection, group)
         connection.close()
 
+    def _named(self, error: Exception, *, whole: bool = False) -> Exception:
+        """An error of the file itself, rather than of what was to be written, means that it is away."""
+        if not whole and not isinstance(error, OF_THE_FILE):
+            return error
+        named = BackendUnavailableError(f"{self.path}: {error}")
+        named.__cause__ = error
+        return named
+
     def _commit_group(self, connection: apsw.Connection, group: list[Job]) -> None:
         """Run the jobs in one transaction, each in a savepoint, so that one failure spoils no neighbour."""
         answers: list[tuple[Future[Any], Any, BaseException | None]] = []
@@ -174,15 +194,14 @@ class Database:
                     answers.append((future, job(connection), None))
                 except Exception as error:  # noqa: BLE001  it goes to whoever gave the job
                     connection.execute("ROLLBACK TO job")
-                    answers.append((future, None, error))
+                    answers.append((future, None, self._named(error)))
                 connection.execute("RELEASE job")
             connection.execute("COMMIT")
         except apsw.Error as error:
             log.warning("sqlite.commit_failed", path=self.path, error=str(error), jobs=len(group))
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            failure = BackendUnavailableError(f"{self.path}: {error}")
-            failure.__cause__ = error
+            failure = self._named(error, whole=True)
             answers = [(future, None, failure) for _, future in group]
         for future, result, failure_of_one in answers:
             if failure_of_one is None:
