@@ -15,6 +15,7 @@ __all__ = [
     "InvalidMessageError",
     "InvalidSettingError",
     "MissingExtraError",
+    "QueueFullError",
     "ReverieError",
     "SchemaTooNewError",
     "UnknownItemError",
@@ -79,6 +80,18 @@ class MissingExtraError(ReverieError):
         """Name the extra that brings them."""
         self.extra = extra
         super().__init__(f"this needs the extra {extra!r}: pip install 'reverie[{extra}]'")
+
+
+class QueueFullError(ReverieError):
+    """The queue takes no more for now; nothing of this submit was kept."""
+
+    def __init__(self, limit: str, allowed: float, retry_after_s: float, tenant: str | None = None) -> None:
+        """Name the limit as the setting that holds it, its value, whose it is, and when to try again."""
+        self.limit, self.allowed, self.retry_after_s, self.tenant = limit, allowed, retry_after_s, tenant
+        whose = f" of tenant {tenant!r}" if tenant else ""
+        super().__init__(
+            f"{limit} = {allowed:g} is reached{whose}: nothing was kept; try again in {retry_after_s:g} s"
+        )
 
 
 class BackendUnavailableError(ReverieError):

@@ -9,11 +9,14 @@ import uuid
 from datetime import datetime
 from enum import IntEnum
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from reverie.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "LABEL_LEVELS",
@@ -22,6 +25,7 @@ __all__ = [
     "Level",
     "Message",
     "MessageLimits",
+    "check_batch",
     "check_message",
     "content_text",
     "derived_id",
@@ -110,12 +114,28 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it was submitted; default: when it was accepted."""
     due: datetime | None = None
     """Not before this; default: at once. A moment without a zone is UTC."""
+    deadline: datetime | None = None
+    """Not started by then: failed, with the reason `deadline`. A run that lasts longer is timed out."""
+    depends_on: tuple[str, ...] = ()
+    """Items of the same user that must end first: known ones, or of the same submit."""
+    if_dependency_fails: Literal["fail", "run"] = "fail"
+    """What happens if one of them fails or is cancelled: this fails too, or runs anyway."""
+    unique_key: str | None = None
+    """At most one unsettled message of its lane has this key; see `unique_policy`."""
+    unique_window_s: float = 0
+    """Seconds from its acceptance for which the key stays taken even if the message has ended."""
+    unique_policy: Literal["skip", "replace", "extend"] = "skip"
+    """If the key is taken: skip answers with the message that has it; replace cancels that one if it still
+    waits, and takes the key; extend moves its due time to this one's. A running one is left alone: then
+    replace and extend accept this message as one more."""
     level: int | None = None
     """Decided by the label; see `Level`."""
     attempts: int = 0
     """Runs so far that ended with an outcome."""
     losses: int = 0
     """Claims so far that ended without one."""
+    requeues: int = 0
+    """How often a person has sent it back after its end."""
     redis_message_id: str | None = None
     stream_key: str | None = None
 
@@ -156,13 +176,16 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_json_depth: int = 32
     """Levels of objects and lists inside each other; default 32."""
     max_id_bytes: int = 512
-    """Bytes of any id, label or name; default 512."""
+    """Bytes of any id, label, name or key; default 512."""
+    max_dependencies: int = 100
+    """Items that one message may depend on; default 100."""
 
 
 FIRST_YEAR, LAST_YEAR = 1900, 9000
 """Moments that every backend can keep, whatever their zone."""
 _REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
-_TEXTS = (*_REQUIRED, "session_id", "task_id", "trace_id", "user_name")
+_TEXTS = (*_REQUIRED, "session_id", "task_id", "trace_id", "user_name", "unique_key")
+_CHOICES = {"if_dependency_fails": ("fail", "run"), "unique_policy": ("skip", "replace", "extend")}
 
 
 def content_text(content: Any, limits: MessageLimits) -> str:
@@ -180,22 +203,58 @@ def check_message(message: Message, limits: MessageLimits) -> None:
         value = getattr(message, field)
         if value is not None or field in _REQUIRED:
             _check_name(field, value, limits)
-    for field in ("timestamp", "due"):
-        moment = getattr(message, field)
-        if moment is not None and not isinstance(moment, datetime):
-            raise InvalidMessageError(field, moment, "must be a datetime; one without a zone is UTC")
-        if moment is not None and not FIRST_YEAR <= moment.year <= LAST_YEAR:
-            raise InvalidMessageError(
-                field, moment, f"must be between the years {FIRST_YEAR} and {LAST_YEAR}"
-            )
+    for field in ("timestamp", "due", "deadline"):
+        _check_moment(field, getattr(message, field))
     for field in ("user_id", "mem_cube_id"):
         if getattr(message, field).startswith("_"):
             raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
+    for field, allowed in _CHOICES.items():
+        if getattr(message, field) not in allowed:
+            raise InvalidMessageError(field, getattr(message, field), f"must be one of {', '.join(allowed)}")
     _check_content(message.content, limits)
+    _check_dependencies(message, limits)
+    _check_window(message.unique_window_s)
     if message.info is not None and not isinstance(message.info, dict):
         raise InvalidMessageError("info", message.info, "must be an object")
     if problem := _json_problem(message.info, limits.max_json_depth):
         raise InvalidMessageError("info", message.info, problem)
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse messages of one submit that wait for each other in a circle."""
+    waits = {message.key: message.depends_on for message in messages if message.depends_on}
+    while waits:
+        free = [k for k, parents in waits.items() if not any(Key(k.user_id, p) in waits for p in parents)]
+        if not free:
+            key, parents = next(iter(waits.items()))
+            raise InvalidMessageError("depends_on", parents, f"item {key.item_id!r} would wait for itself")
+        for key in free:
+            del waits[key]
+
+
+def _check_dependencies(message: Message, limits: MessageLimits) -> None:
+    parents = message.depends_on
+    if not isinstance(parents, tuple) or not all(isinstance(parent, str) and parent for parent in parents):
+        raise InvalidMessageError("depends_on", parents, "must be a tuple of item ids")
+    if message.item_id in parents:
+        raise InvalidMessageError("depends_on", message.item_id, "a message cannot depend on itself")
+    if len(parents) > limits.max_dependencies:
+        reason = f"names {len(parents)} items, at most {limits.max_dependencies} are allowed"
+        raise InvalidMessageError("depends_on", parents, reason)
+
+
+def _check_window(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e10:
+        raise InvalidMessageError("unique_window_s", seconds, "must be a number of seconds, 0 or more")
+
+
+def _check_moment(field: str, moment: object) -> None:
+    if moment is None:
+        return
+    if not isinstance(moment, datetime):
+        raise InvalidMessageError(field, moment, "must be a datetime; one without a zone is UTC")
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        raise InvalidMessageError(field, moment, f"must be between the years {FIRST_YEAR} and {LAST_YEAR}")
 
 
 def _check_content(content: object, limits: MessageLimits) -> None:
@@ -205,6 +264,28 @@ def _check_content(content: object, limits: MessageLimits) -> None:
     if size > limits.max_content_bytes:
         reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
         raise InvalidMessageError("content", content, reason)
+    if _is_too_deep(content, limits.max_json_depth):
+        reason = f"is JSON nested more than {limits.max_json_depth} deep"
+        raise InvalidMessageError("content", content, reason)
+
+
+def _is_too_deep(content: str, depth: int) -> bool:
+    """Whether a text is JSON that is nested too deeply; other text may have any brackets."""
+    if content.count("[") + content.count("{") <= depth or content.lstrip()[:1] not in {"[", "{"}:
+        return False
+    try:
+        return _depth_exceeds(msgspec.json.decode(content), depth)
+    except RecursionError:
+        return True
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+
+
+def _depth_exceeds(value: Any, depth: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return not depth or any(_depth_exceeds(item, depth - 1) for item in inner)
 
 
 def _check_name(field: str, value: object, limits: MessageLimits) -> None:

@@ -1,32 +1,46 @@
 """Any sequence of moves leaves every backend where the plain model is.
 
-The model is the memory backend. Both are given the same messages, claims, settlements and steps of the clock,
-and claims that are forgotten as if their worker had died; answers, lane order and every status must agree.
+The model is the memory backend. Both are given the same messages, claims, settlements, commands and steps of
+the clock, and claims that are forgotten as if their worker had died; answers, lane order and every status agree.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 import uuid
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from conformance.conftest import LIMITS
+from reverie.backends.control import (
+    CancelItems,
+    DeleteItems,
+    PauseLabel,
+    RequeueItems,
+    ResumeLabel,
+    Selection,
+)
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, Move, Settlement, StatusQuery, Want
 from reverie.backends.redis import RedisBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import from_epoch_ms
+from reverie.errors import InvalidMessageError
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
+from scale import scaled
 from servers import RedisClock, delete_keys
+
+replace = msgspec.structs.replace
 
 USERS = ["ann", "bob:x"]
 LABELS = {
@@ -35,6 +49,14 @@ LABELS = {
     "slow": {"ordered": True, "min_idle_ms": 700},
 }
 START = 1_800_000_000_000
+SPECS = st.tuples(
+    st.sampled_from(USERS),
+    st.sampled_from(list(LABELS)),
+    st.integers(0, 12),
+    st.sampled_from([0, 0, 400]),
+    st.sampled_from([0, 0, 0, 900]),
+)
+"""User, label, number, due in so many milliseconds, deadline in so many."""
 
 
 class Moves(RuleBasedStateMachine):
@@ -58,46 +80,97 @@ class Moves(RuleBasedStateMachine):
     def run(self, work):
         return self.loop.run_until_complete(work)
 
+    @rule(specs=st.lists(SPECS, min_size=1, max_size=5))
+    def submit(self, specs) -> None:
+        self.submit_all([self.message(*spec) for spec in specs])
+
     @rule(
-        moves=st.lists(
-            st.tuples(
-                st.sampled_from(USERS),
-                st.sampled_from(list(LABELS)),
-                st.integers(0, 12),
-                st.sampled_from([0, 0, 400]),
-            ),
-            min_size=1,
-            max_size=5,
-        )
+        spec=SPECS,
+        parents=st.lists(
+            st.tuples(st.sampled_from(list(LABELS)), st.integers(0, 12)), min_size=1, max_size=3
+        ),
+        if_fails=st.sampled_from(["fail", "run"]),
     )
-    def submit(self, moves) -> None:
-        messages = [
-            Message(
-                user_id=user,
-                label=label,
-                item_id=f"{label}-{n}",
-                task_id="even" if n % 2 == 0 else None,
-                due=from_epoch_ms(self.clock.now()) + timedelta(milliseconds=later) if later else None,
-            )
-            for user, label, n, later in moves
-        ]
-        expected = self.run(self.model.submit(messages)).answers
-        assert self.run(self.real.queue.submit(messages)).answers == expected
+    def submit_dependant(self, spec, parents, if_fails: str) -> None:
+        """A message that waits for others; what it waits for may not be known, then it is refused."""
+        ids = dict.fromkeys(f"{label}-{n}" for label, n in parents)
+        child = self.message(*spec, if_dependency_fails=if_fails)
+        ids.pop(child.item_id, None)
+        self.submit_all([replace(child, depends_on=tuple(ids))])
+
+    @rule(
+        spec=SPECS,
+        policy=st.sampled_from(["skip", "replace", "extend"]),
+        key=st.sampled_from("xy"),
+        window=st.sampled_from([0, 0, 2]),
+    )
+    def submit_unique(self, spec, policy: str, key: str, window: float) -> None:
+        fields = {"unique_key": key, "unique_policy": policy, "unique_window_s": window}
+        self.submit_all([self.message(*spec, **fields)])
+
+    def message(self, user: str, label: str, n: int, later: int, patience: int, **fields) -> Message:
+        now = from_epoch_ms(self.clock.now())
+        return Message(
+            user_id=user,
+            label=label,
+            item_id=f"{label}-{n}",
+            task_id="even" if n % 2 == 0 else None,
+            due=now + timedelta(milliseconds=later) if later else None,
+            deadline=now + timedelta(milliseconds=patience) if patience else None,
+            **fields,
+        )
+
+    def submit_all(self, messages) -> None:
+        try:
+            expected = self.run(self.model.queue.submit(messages)).answers
+        except InvalidMessageError as error:
+            with pytest.raises(InvalidMessageError, match=re.escape(str(error))):
+                self.run(self.real.queue.submit(messages))
+        else:
+            assert self.run(self.real.queue.submit(messages)).answers == expected
+
+    @rule(
+        command=st.sampled_from([CancelItems, RequeueItems, DeleteItems]),
+        user=st.sampled_from(USERS),
+        ids=st.none() | st.lists(st.tuples(st.sampled_from(list(LABELS)), st.integers(0, 12)), max_size=4),
+        label=st.none() | st.sampled_from(list(LABELS)),
+    )
+    def control(self, command, user: str, ids, label: str | None) -> None:
+        item_ids = None if ids is None else tuple(dict.fromkeys(f"{name}-{n}" for name, n in ids))
+        which = Selection(user_id=user, item_ids=item_ids, label=label)
+        expected = self.run(self.model.queue.control(command(which)))
+        got = self.run(self.real.queue.control(command(which)))
+        assert set(got.changed) == set(expected.changed)
+        assert set(got.requested) == set(expected.requested)
+
+    @rule(label=st.sampled_from(list(LABELS)), pause=st.booleans())
+    def pause(self, label: str, pause: bool) -> None:
+        command = PauseLabel(label) if pause else ResumeLabel(label)
+        self.run(self.model.queue.control(command))
+        self.run(self.real.queue.control(command))
+
+    @rule(data=st.data(), step=st.sampled_from(["one", "two"]))
+    def remember(self, data, step: str) -> None:
+        if self.claims:
+            model, real = data.draw(st.sampled_from(self.claims))
+            kept = self.run(self.model.queue.remember(model, step, "1"))
+            assert self.run(self.real.queue.remember(real, step, "1")) == kept
+            assert self.run(self.real.queue.recall(real)) == self.run(self.model.queue.recall(model))
 
     @rule(
         label=st.sampled_from(list(LABELS)), quantum=st.integers(1, 3), lease_ms=st.sampled_from([500, 5000])
     )
     def claim(self, label: str, quantum: int, lease_ms: int) -> None:
-        want = Want(lanes=100, messages=1000, quantum=quantum, **LABELS[label])
+        want = Want(slots=100, per_slot=10, quantum=quantum, **LABELS[label])
         request = ClaimRequest(worker="w", wants={label: want}, lease_ms=lease_ms)
-        expected, got = self.run(self.model.claim(request)), self.run(self.real.queue.claim(request))
+        expected, got = self.run(self.model.queue.claim(request)), self.run(self.real.queue.claim(request))
         assert by_lane(got) == by_lane(expected)
         real = {claim.key: claim for claim in got}
         self.claims += [(claim, real[claim.key]) for claim in expected]
 
     @rule(
         data=st.data(),
-        move=st.sampled_from(list(Move)),
+        move=st.sampled_from([*Move, Move.COMPLETE]),
         delay_ms=st.sampled_from([0, 0, 300]),
         follow=st.booleans(),
         keep=st.booleans(),
@@ -122,7 +195,7 @@ class Moves(RuleBasedStateMachine):
                 follow_ups=(child,) if follow and move is Move.COMPLETE else (),
             )
 
-        expected = self.run(self.model.settle([settlement(model) for model, _ in chosen]))
+        expected = self.run(self.model.queue.settle([settlement(model) for model, _ in chosen]))
         got = self.run(self.real.queue.settle([settlement(real) for _, real in chosen]))
         assert [(a.key, a.state) for a in got] == [(a.key, a.state) for a in expected]
         if not keep:
@@ -133,9 +206,10 @@ class Moves(RuleBasedStateMachine):
         if not self.claims:
             return
         chosen = data.draw(st.lists(st.sampled_from(self.claims), min_size=1, max_size=4, unique_by=id))
-        expected = self.run(self.model.renew([model for model, _ in chosen], 2000))
+        expected = self.run(self.model.queue.renew([model for model, _ in chosen], 2000))
         got = self.run(self.real.queue.renew([real for _, real in chosen], 2000))
-        assert [lost.key for lost in got] == [lost.key for lost in expected]
+        assert [lost.key for lost in got.lost] == [lost.key for lost in expected.lost]
+        assert got.cancelled == expected.cancelled
 
     @rule()
     def crash(self) -> None:
@@ -147,8 +221,10 @@ class Moves(RuleBasedStateMachine):
         self.clock.advance(seconds)
         if self.real_clock is not None:
             self.real_clock.advance(seconds)
-        expected, got = self.run(self.model.advance(1000)), self.run(self.real.queue.advance(1000))
+        expected, got = self.run(self.model.queue.advance(1000)), self.run(self.real.queue.advance(1000))
         assert (got.reaped, got.expired, got.more) == (expected.reaped, expected.expired, expected.more)
+        assert {m.key for m in got.ended} == {m.key for m in expected.ended}
+        assert got.next_due == expected.next_due
 
     def teardown(self) -> None:
         if not hasattr(self, "loop"):
@@ -157,8 +233,12 @@ class Moves(RuleBasedStateMachine):
             for user in USERS:
                 for task in (None, "even"):
                     query = StatusQuery(user_id=user, task_id=task)
-                    expected, got = self.run(self.model.read(query)), self.run(self.real.views.read(query))
+                    expected, got = (
+                        self.run(self.model.views.read(query)),
+                        self.run(self.real.views.read(query)),
+                    )
                     assert by_id(got) == by_id(expected)
+            assert self.run(self.real.views.labels()) == self.run(self.model.views.labels())
         finally:
             self.run(self.real.close())
             self.close_real()
@@ -212,6 +292,6 @@ def test_every_sequence_of_moves(kind: str, request: pytest.FixtureRequest) -> N
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=slow
+            max_examples=scaled(2000), stateful_step_count=30, deadline=None, suppress_health_check=slow
         ),
     )

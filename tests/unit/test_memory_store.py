@@ -159,7 +159,7 @@ async def test_a_query_without_words_finds_nothing(store, query: str) -> None:
 async def settle(store, clock, earlier: Application | None, move: Move, **fields) -> MemoryBackend:
     """Claim ONE, let an earlier run leave its row in the inbox, then settle."""
     backend = MemoryBackend(clock)
-    request = ClaimRequest(worker="w", wants={"work": Want(lanes=1, messages=1)})
+    request = ClaimRequest(worker="w", wants={"work": Want(slots=1)})
     (claim,) = (await backend.submit([ONE], request)).claims
     if earlier is not None:
         await store.apply([earlier])

@@ -44,7 +44,7 @@ class Bench:
         self.queue = self.backend.queue
 
     async def claim(self, **want) -> list:
-        wants = {"work": Want(**{"lanes": 10_000, "messages": 10_000, "quantum": 10_000, **want})}
+        wants = {"work": Want(**{"slots": 10_000, "quantum": 10_000, **want})}
         return await self.queue.claim(ClaimRequest(worker="w", wants=wants))
 
     async def settle(self, *claims, move: Move = Move.COMPLETE, **fields) -> None:
@@ -328,7 +328,7 @@ async def test_tokens_are_few_and_go_when_the_work_is_taken(bench: Bench) -> Non
     assert bench.server.llen(tokens) == 4
     assert bench.server.pttl(tokens) > 0
     bench.server.delete(tokens)
-    await bench.claim(lanes=10)
+    await bench.claim(slots=10)
     assert bench.server.llen(tokens) == 1
     await bench.claim()
     assert bench.server.llen(tokens) == 0

@@ -12,13 +12,16 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reverie.backends.control import Command, ControlResult
     from reverie.backends.moves import (
         Accepted,
         Advance,
         Claim,
         ClaimRequest,
-        Lost,
+        LabelState,
         Page,
+        Presence,
+        Renewal,
         Settled,
         Settlement,
         StatusQuery,
@@ -39,8 +42,10 @@ class Queue(Protocol):
         """Accept messages: when this returns they are kept, at the backend's durability.
 
         A known (user_id, item_id) is not written again: `duplicate` if its fingerprint is the same, else
-        `conflict`. A message that is due takes its place at the end of its lane, one that is due later
-        takes it then. The messages were checked, and their level is set. With `claim`, work is claimed in
+        `conflict`. A message that is due takes its place at the end of its lane, one that is due later or
+        depends on others takes it then. The messages were checked, and their level is set. All are kept, or
+        none: `QueueFullError` if a limit is reached, `InvalidMessageError` if one depends on what nobody
+        knows or (`refuse_unhandled`) nobody handles it. With `claim`, work is claimed in
         the same step, as `claim` would right after: work of level 1 starts without another round trip.
         """
         ...
@@ -50,11 +55,18 @@ class Queue(Protocol):
 
         Serves the ready lanes of each wanted label in turn, each at most `quantum` messages, in the order
         of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
+        A message that was lost comes alone. Nothing comes of a paused label, nor of a tenant that has as
+        much in progress as it may. Free slots are shared among the levels; see `reverie.backends.shares`.
         """
         ...
 
-    async def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
-        """Extend the leases; answer those that are no longer the worker's."""
+    async def renew(
+        self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
+    ) -> Renewal:
+        """Extend the leases; answer those that are no longer the worker's, and those to be cancelled.
+
+        With `presence`, also note that the worker is alive and which labels it handles.
+        """
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -62,22 +74,37 @@ class Queue(Protocol):
 
         A settlement holds whole or not at all: state, effects, follow-ups. A retried or released message
         of an ordered lane keeps its place at the front and its lane rests for `delay_ms`; one of an
-        unordered label goes to the end when its delay is over.
+        unordered label goes to the end when its delay is over. One whose cancellation was asked for ends
+        as cancelled instead of waiting again or being buried; a completed one stays completed. Whoever
+        depends on a message that ends becomes eligible, or fails with it.
         """
+        ...
+
+    async def remember(self, claim: Claim, step: str, value: str) -> bool:
+        """Keep the result of one step of a run until its message has ended; False if the claim is lost."""
+        ...
+
+    async def recall(self, claim: Claim) -> dict[str, str]:
+        """What earlier runs of this message have kept, by step."""
+        ...
+
+    async def control(self, command: Command) -> ControlResult:
+        """Do what a person asks for."""
         ...
 
     async def advance(self, limit: int) -> Advance:
         """Do what time asks for, at most `limit` of each kind.
 
-        Stages messages that came due, wakes lanes whose rest is over, hands claims on whose lease ran out
-        (or buries their message after `max_losses`), removes what was kept long enough.
+        Stages messages that came due, wakes lanes whose rest is over, fails what was not started before
+        its deadline, hands claims on whose lease ran out (or buries their message after `max_losses`),
+        removes what was kept long enough.
         """
         ...
 
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
         """Return when there may be work for one of `labels`, or time to call `advance`, or at `until`.
 
-        It may also return for no reason. `until` is in epoch milliseconds of the queue's own clock.
+        The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason. `until` is in epoch milliseconds of the queue's own clock.
         """
         ...
 
@@ -87,6 +114,14 @@ class QueueViews(Protocol):
 
     async def read(self, query: StatusQuery) -> Page:
         """How the items stand that the query names."""
+        ...
+
+    async def labels(self) -> list[LabelState]:
+        """How much work each label has, and whether anyone does it; by name."""
+        ...
+
+    async def workers(self) -> list[Presence]:
+        """The workers that are alive, by name."""
         ...
 
 

@@ -16,10 +16,15 @@ __all__ = [
     "Claim",
     "ClaimRequest",
     "ItemStatus",
+    "LabelState",
+    "LevelRoom",
     "Lost",
     "Move",
     "Page",
+    "Presence",
     "QueueLimits",
+    "Renewal",
+    "ScopeLimits",
     "Settled",
     "Settlement",
     "Status",
@@ -44,8 +49,28 @@ class Status(StrEnum):
         return self in {Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 
 
+class ScopeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one tenant, or everyone together, may have; None means no limit."""
+
+    depth: int | None = None
+    """Messages that have not ended. A submit beyond it is refused; retries and follow-ups never are."""
+    rate: float | None = None
+    """Messages submitted per second, with bursts of one second's worth. A submit beyond it is refused."""
+    concurrency: int | None = None
+    """Messages in progress at once. What is beyond it waits."""
+
+
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue decides by itself, without a worker."""
+
+    tenant: ScopeLimits = ScopeLimits()
+    """For each tenant: a user's cube."""
+    total: ScopeLimits = ScopeLimits(depth=1_000_000)
+    """For all tenants together."""
+    max_wait_ms: int = 60_000
+    """A lane that waits longer than this for its turn counts as one level higher, each time."""
+    refuse_unhandled: bool = False
+    """Whether a label that no live worker handles is refused; otherwise it is kept, and shown as unhandled."""
 
     max_losses: int = 5
     """Claims that may end without an outcome before the message is buried as `killed_worker`."""
@@ -57,6 +82,7 @@ class Submitted(msgspec.Struct, frozen=True):
     """The answer to one submitted message."""
 
     item_id: str
+    """The item that stands for the message: its own, or the one that has its unique key."""
     status: Literal["accepted", "duplicate", "conflict"]
 
 
@@ -72,18 +98,35 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 class Want(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has room for, of one label.
 
-    A slot of a plain handler works through a prefix of one lane; a slot of a batch handler takes a batch
-    that may span lanes. So both are said: how many lanes, and how many messages in all.
+    A slot is room for one running call. One of a plain handler works through messages of several lanes one
+    after the other, one of a batch handler takes them as a batch.
     """
 
-    lanes: int
-    messages: int
+    slots: int
+    per_slot: int = 1
+    """The most messages that one slot takes."""
     quantum: int = 10
     """The most messages that one lane gives in one turn."""
     ordered: bool = True
     """Whether a lane of this label waits until what was claimed from it is settled."""
     min_idle_ms: int = 0
     """The least time between the end of one run of a lane, a lost one too, and the start of the next."""
+    level: int = 3
+    """The level of the label."""
+
+    @property
+    def messages(self) -> int:
+        """The most messages, and the most lanes, for all slots together."""
+        return self.slots * self.per_slot
+
+
+class LevelRoom(msgspec.Struct, frozen=True, kw_only=True):
+    """How many slots the labels of one level may take."""
+
+    share: int
+    """Theirs by weight, if every level has enough work."""
+    most: int
+    """At most, if other levels have none: what is reserved for those stays free."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +134,12 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     wants: dict[str, Want]
-    """By label: only labels that the worker handles and has room for."""
+    """By label: only labels that the worker handles and has room for. Earlier ones are served first."""
     lease_ms: int = 30_000
+    slots: int | None = None
+    """Free slots in all; None: only the wants count."""
+    levels: dict[int, LevelRoom] = {}
+    """With `slots`: how they are shared among the levels."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -123,12 +170,32 @@ class Lost(msgspec.Struct, frozen=True):
     claim_id: str
 
 
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker says that it is there, and what it handles."""
+
+    worker: str
+    labels: tuple[str, ...]
+    """None at all: it takes its leave."""
+    lives_ms: int = 30_000
+    """How long it counts as alive without saying so again."""
+
+
+class Renewal(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a renewal."""
+
+    lost: list[Lost] = []
+    cancelled: list[Key] = []
+    """Claims that still stand, but whose message someone wants cancelled."""
+
+
 class Move(StrEnum):
     """Where a settled message goes."""
 
     COMPLETE = "complete"
     RETRY = "retry"
     RELEASE = "release"
+    LOSE = "lose"
+    """The process that ran it died: a loss, as if the lease had run out."""
     CANCEL = "cancel"
     BURY = "bury"
 
@@ -167,6 +234,8 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """Claims whose lease ran out."""
     expired: int = 0
     """Ended messages whose status was kept long enough."""
+    ended: list[Message] = []
+    """Messages that failed in this step: past their deadline, or lost too often."""
     next_due: int | None = None
     """When to call again, in epoch milliseconds; None when nothing waits for time."""
     more: bool = False
@@ -174,14 +243,20 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items to look at: one, those of a business task, or all of a user."""
+    """Which items to look at: one, those of a business task, all of a user, or dead letters of anyone."""
 
-    user_id: str
+    user_id: str | None = None
+    """None only together with `dead`."""
     item_id: str | None = None
     task_id: str | None = None
+    label: str | None = None
+    dead: bool = False
+    """Only dead letters: what has failed and is kept until someone decides about it."""
     with_message: bool = False
     """Also bring the message itself, where the backend still has it."""
     limit: int = 1000
+    after: str | None = None
+    """Go on behind the page whose `next` this was."""
 
 
 class ItemStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,5 +282,23 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a query, oldest first."""
 
     rows: list[ItemStatus]
-    truncated: bool = False
-    """Whether there were more than the limit."""
+    next: str | None = None
+    """Where to go on, if there were more than the limit."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there were more than the limit."""
+        return self.next is not None
+
+
+class LabelState(msgspec.Struct, frozen=True, kw_only=True):
+    """How the work of one label stands."""
+
+    label: str
+    waiting: int
+    """Delayed ones included."""
+    in_progress: int
+    handled: bool
+    """Whether a live worker handles it."""
+    paused: str | None = None
+    """Why nothing of it is claimed, if someone has paused it."""

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
     from reverie.clock import Clock
 
-__all__ = ["Wakeup"]
+__all__ = ["CANCELLED", "Wakeup"]
 
 TIME = "\x00time"
 """Stands for a label when what has changed is the next due time."""
+CANCELLED = "\x00cancelled"
+"""Stands for a label when someone wants running work cancelled."""
 
 
 class Wakeup:

@@ -54,8 +54,8 @@ def want_of(handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_m
     """What `free` slots of a handler have room for."""
     per_slot = handler.batch if handler.is_batch else pace.per_slot
     return Want(
-        lanes=free * per_slot,
-        messages=free * per_slot,
+        slots=free,
+        per_slot=per_slot,
         quantum=min(quantum, per_slot),
         ordered=handler.ordered or min_idle_ms > 0,  # a lane that must rest between runs has one at a time
         min_idle_ms=min_idle_ms,

@@ -58,7 +58,8 @@ class Renewer:
         claims = self._held()
         if not claims:
             return
-        lost = {(claim.key, claim.claim_id) for claim in await self._queue.renew(claims, self._lease_ms)}
+        renewal = await self._queue.renew(claims, self._lease_ms)
+        lost = {(claim.key, claim.claim_id) for claim in renewal.lost}
         for claim in self._held():  # those settled meanwhile are gone from here
             if (claim.key, claim.claim_id) in lost:
                 log.info("claim.lost", user_id=claim.key.user_id, item_id=claim.key.item_id)

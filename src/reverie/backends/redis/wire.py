@@ -188,7 +188,7 @@ def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
         "wants": [
             (
                 encode_id(label),
-                want.lanes,
+                want.messages,
                 want.messages,
                 want.quantum,
                 want.ordered,

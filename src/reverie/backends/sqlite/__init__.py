@@ -1,6 +1,7 @@
 """Messages wait in an SQLite file: the embedded default.
 
-`queue.py` has the moves, `step.py` their statements inside one transaction, `queue.sql` the SQL.
+`queue.py` has the moves. Each is one transaction (`step.py`); what it does in there stands in a file of its
+name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class SqliteBackend:
         """Wait in `database`; with `apply_effects`, memory lives in the same file."""
         self._database = database
         self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
-        self.views = SqliteViews(database)
+        self.views = SqliteViews(database, clock)
         self.capabilities = Capabilities(
             applies_effects=apply_effects is not None, durability=database.durability
         )

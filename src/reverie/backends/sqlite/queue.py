@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from reverie.backends.moves import Accepted
+from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.step import Step
 from reverie.backends.wakeup import Wakeup
 from reverie.failpoints import failpoint
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from reverie.backends.moves import Advance, Claim, ClaimRequest, Lost, QueueLimits, Settled, Settlement
+    from reverie.backends.control import Command, ControlResult
+    from reverie.backends.moves import (
+        Advance,
+        Claim,
+        ClaimRequest,
+        Presence,
+        QueueLimits,
+        Renewal,
+        Settled,
+        Settlement,
+    )
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.clock import Clock
     from reverie.message import Message
@@ -49,37 +60,52 @@ class SqliteQueue:
         """See `Queue.submit`."""
         return await asyncio.wrap_future(self.submit_soon(messages, claim))
 
-    def submit_soon(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Future[Accepted]:
+    def submit_soon(
+        self, messages: Sequence[Message], request: ClaimRequest | None = None
+    ) -> Future[Accepted]:
         """Submit from any thread, without an event loop; the future is done when it is durable."""
 
         def job(step: Step) -> Accepted:
-            answers = step.insert(messages)
-            step.wake_lanes()
-            return Accepted(answers=answers, claims=step.claim(claim) if claim else [])
+            answers = submit.submit(step, messages)
+            return Accepted(answers=answers, claims=claim.claim(step, request) if request else [])
 
         return self._write(job)
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
-        return await asyncio.wrap_future(self._write(lambda step: step.claim(request)))
+        return await self._written(lambda step: claim.claim(step, request))
 
-    async def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
+    async def renew(
+        self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
+    ) -> Renewal:
         """See `Queue.renew`."""
-        return await asyncio.wrap_future(self._write(lambda step: step.renew(claims, lease_ms)))
+        return await self._written(lambda step: claim.renew(step, claims, lease_ms, presence))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
 
         def job(step: Step) -> list[Settled]:
-            answers = step.settle(settlements)
+            answers = settle.settle(step, settlements)
             failpoint("inside_settle")
             return answers
 
-        return await asyncio.wrap_future(self._write(job))
+        return await self._written(job)
+
+    async def remember(self, claim_: Claim, step: str, value: str) -> bool:
+        """See `Queue.remember`."""
+        return await self._written(lambda transaction: claim.remember(transaction, claim_, step, value))
+
+    async def recall(self, claim_: Claim) -> dict[str, str]:
+        """See `Queue.recall`."""
+        return await self._database.read(lambda connection: claim.recall(connection, claim_.key))
+
+    async def control(self, command: Command) -> ControlResult:
+        """See `Queue.control`."""
+        return await self._written(lambda step: control.control(step, command))
 
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
-        done = await asyncio.wrap_future(self._write(lambda step: step.advance(limit)))
+        done = await self._written(lambda step: advance.advance(step, limit))
         self._wakeup.set_horizon(done.next_due)
         return done
 
@@ -96,6 +122,9 @@ class SqliteQueue:
     def _hear(self, news: News) -> None:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
+
+    async def _written(self, job: Callable[[Step], T]) -> T:
+        return await asyncio.wrap_future(self._write(job))
 
     def _write(self, job: Callable[[Step], T]) -> Future[T]:
         """Run one step in the next write transaction; who waits for what it woke hears after the commit."""

@@ -1,41 +1,55 @@
-"""One write transaction of the queue: the moves as statements, and what they have touched so far."""
+"""One write transaction of the queue: what it has touched so far, and how it ends.
+
+The moves are in the files beside this one. Each notes which lanes it changes and which messages it ends;
+`finish` then does for all of them what follows from that.
+"""
 
 from __future__ import annotations
 
-import secrets
-from collections import Counter
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import apsw
 import msgspec
 
-from reverie.backends.moves import Advance, Claim, Lost, Move, Settled, Submitted
-from reverie.clock import from_epoch_ms, to_epoch_ms
-from reverie.message import Message, level_of
+from reverie.backends.moves import Status
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from reverie.backends.moves import ClaimRequest, QueueLimits, Settlement, Want
+    import apsw
+
+    from reverie.backends.moves import QueueLimits
     from reverie.effect import Effect
+    from reverie.message import Message
 
     ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], int], None]
     """Writes the effects of one message in the settling transaction: (connection, message, effects, now)."""
 
-__all__ = ["SQL", "Step", "message_from_row"]
+__all__ = ["Step", "to_json"]
 
-SQL = load_queries(__package__ or "", "queue.sql")
+SQL = load_queries(__package__ or "", "lanes.sql")
 
-STORED_STATUS = {
-    Move.COMPLETE: "completed",
-    Move.RETRY: "pending",
-    Move.RELEASE: "pending",
-    Move.CANCEL: "failed",
-    Move.BURY: "failed",
-}
-"""A cancelled message is stored as failed with the error `cancelled`."""
+
+def to_json(value: Any) -> str:
+    """A value as JSON text, the way statements over whole batches take it."""
+    return msgspec.json.encode(value).decode()
+
+
+@dataclass(slots=True)
+class LaneChange:
+    """What a step does to one lane."""
+
+    depth: int = 0
+    running: int = 0
+    delay_ms: int | None = None
+    ordered: bool | None = None
+    min_idle_ms: int | None = None
+
+    def release(self, delay_ms: int) -> None:
+        """A claim of it has ended."""
+        self.running -= 1
+        self.delay_ms = max(self.delay_ms or 0, delay_ms)
 
 
 class Step:
@@ -44,272 +58,124 @@ class Step:
     def __init__(
         self, connection: apsw.Connection, now: int, limits: QueueLimits, apply_effects: ApplyEffects | None
     ) -> None:
-        self._connection = connection
-        self._now = now
-        self._limits = limits
-        self._apply_effects = apply_effects
-        self._touched: set[int] = set()
+        self.connection = connection
+        self.now = now
+        self.limits = limits
+        self.apply_effects = apply_effects
+        self._lanes: dict[int, LaneChange] = {}
+        self._ended: list[tuple[str, str, Status]] = []
+        self.depth = 0
+        """How many messages have not ended, once lanes were written."""
         self.woken: set[str] = set()
         """Labels that have a lane in the ring which was not there before."""
         self.earliest: int | None = None
         """The first moment at which time will ask for something that this step has set up."""
 
-    def insert(self, messages: Sequence[Message]) -> list[Submitted]:
-        """Write new messages, each at the end of its lane, or without a place until it is due."""
-        if not messages:
-            return []
-        last, _ = self._row("take_numbers", places=len(messages))
-        places = range(last - len(messages) + 1, last + 1)
-        return [
-            Submitted(message.item_id, self._insert_one(message, place))
-            for message, place in zip(messages, places, strict=True)
-        ]
+    def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and read all it answers."""
+        return self.connection.execute(query, bindings).fetchall()
 
-    def wake_lanes(self) -> None:
-        """Put the touched lanes into the ring, as far as they may be served."""
-        if self._touched:
-            _, turn = self._row("take_numbers", places=0)
-            woken = self._rows("wake_lanes", lanes=_json(sorted(self._touched)), turn=turn)
-            self.woken.update(label for (label,) in woken)
-            self._touched.clear()
+    def many(self, query: str, bindings: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+        """Run one statement for each of these, and read all they answer."""
+        return self.connection.executemany(query, bindings).fetchall() if bindings else []
 
-    def claim(self, request: ClaimRequest) -> list[Claim]:
-        """Serve the ready lanes of each wanted label."""
-        claim_id = secrets.token_hex(16)
-        lease_until = self._now + request.lease_ms
-        rows: list[tuple[Any, ...]] = []
-        for label, want in request.wants.items():
-            rows += self._claim_label(label, want, request, claim_id, lease_until)
-        if rows:
-            self._expect(lease_until)
-        self.wake_lanes()
-        rows.sort(key=itemgetter(2, 1))  # level, then place
-        return [Claim(message_from_row(row[4:]), claim_id, lease_until, (row[0], row[3])) for row in rows]
+    def lane(self, lane: int) -> LaneChange:
+        """The change of a lane; also says that it is to be looked at."""
+        change = self._lanes.get(lane)
+        if change is None:
+            change = self._lanes[lane] = LaneChange()
+        return change
 
-    def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
-        """Extend the leases that still stand."""
-        lease_until = self._now + lease_ms
-        bindings = [(lease_until, *_identity(claim)) for claim in claims]
-        renewed = set(self._many("renew", bindings))
-        lost = [claim for claim in claims if (claim.handle[0], claim.claim_id) not in renewed]
-        return [Lost(claim.key, claim.claim_id) for claim in lost]
+    def ended(self, user_id: str, item_id: str, status: Status) -> None:
+        """A message has ended: who depends on it is looked after when the step finishes."""
+        self._ended.append((user_id, item_id, status))
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """End claims, each whole or not at all, and give their lanes back."""
-        ended: Counter[int] = Counter()
-        rests: dict[int, int] = {}
-        together = [s for s in settlements if _is_plain(s)]
-        if together and not self._end_together(together):
-            together = []
-        ended.update(settlement.claim.handle[1] for settlement in together)
-        answers = []
-        for settlement in settlements:
-            if together and _is_plain(settlement):
-                answers.append(Settled(key=settlement.claim.key, state="applied"))
-                continue
-            answer = self._settle_one(settlement)
-            answers.append(answer)
-            if answer.state == "applied":
-                lane = settlement.claim.handle[1]
-                ended[lane] += 1
-                rests[lane] = max(rests.get(lane, 0), settlement.delay_ms)
-        self._release_lanes(ended, rests)
-        self.wake_lanes()
-        return answers
+    def end_waiting(self, row: int, user_id: str, item_id: str, lane: int, error: str) -> None:
+        """End a message that waits: as cancelled, or as a dead letter with this error."""
+        status = Status.CANCELLED if error == "cancelled" else Status.FAILED
+        expires = self.now + self.limits.retention_ms if status is Status.CANCELLED else None
+        self.rows(SQL["end_waiting"], (row, error, self.now, expires))
+        self.lane(lane).depth -= 1
+        self.ended(user_id, item_id, status)
+        self.expect(expires)
 
-    def advance(self, limit: int) -> Advance:
-        """Do what time asks for."""
-        staged = self._stage(limit)
-        rested = self._rows("end_rests", now=self._now, limit=limit)
-        self._touched.update(lane for (lane,) in rested)
-        reaped = self._rows("reap", now=self._now, limit=limit, max_losses=self._limits.max_losses)
-        self._release_lanes(Counter(lane for (lane,) in reaped), {})
-        self.wake_lanes()
-        expired = len(self._rows("expire", now=self._now, limit=limit))
-        (next_due,) = self._row("next_due")
-        counts = (staged, len(rested), len(reaped), expired)
-        return Advance(
-            staged=staged + len(rested),
-            reaped=len(reaped),
-            expired=expired,
-            next_due=next_due,
-            more=limit in counts,
-        )
-
-    def _insert_one(self, message: Message, place: int) -> Literal["accepted", "duplicate", "conflict"]:
-        level = message.level or level_of(message.label)
-        due = to_epoch_ms(message.due) if message.due else self._now
-        fingerprint = message.fingerprint()
-        (lane,) = self._row(
-            "upsert_lane",
-            user_id=message.user_id,
-            project_id=message.mem_cube_id,
-            message_type=message.label,
-            level=level,
-        )
-        inserted = self._rows(
-            "insert_message",
-            user_id=message.user_id,
-            id=message.item_id,
-            message_type=message.label,
-            memory_session_id=message.session_id,
-            project_id=message.mem_cube_id,
-            payload=message.content,
-            lane=lane,
-            level=level,
-            place=place if due <= self._now else None,
-            due=due if due > self._now else None,
-            fingerprint=fingerprint,
-            task_id=message.task_id,
-            trace_id=message.trace_id,
-            user_name=message.user_name,
-            info=None if message.info is None else _json(message.info),
-            timestamp=to_epoch_ms(message.timestamp) if message.timestamp else self._now,
-            now=self._now,
-        )
-        if not inserted:
-            (known,) = self._row("fingerprint", user_id=message.user_id, id=message.item_id)
-            return "duplicate" if known == fingerprint else "conflict"
-        if due <= self._now:
-            self._touched.add(lane)
-        else:
-            self._expect(due)
-        return "accepted"
-
-    def _claim_label(
-        self, label: str, want: Want, request: ClaimRequest, claim_id: str, lease_until: int
-    ) -> list[tuple[Any, ...]]:
-        lanes = [
-            lane for (lane,) in self._rows("ready_lanes", label=label, lanes=min(want.lanes, want.messages))
-        ]
-        if not lanes:
-            return []
-        rows = self._rows(
-            "claim_messages",
-            lanes=_json(lanes),
-            take=max(1, min(want.quantum, want.messages // len(lanes))),
-            claim_id=claim_id,
-            worker=request.worker,
-            lease_until=lease_until,
-            now=self._now,
-        )
-        served = Counter(row[3] for row in rows)
-        self._many("mark_served", [(n, want.ordered, want.min_idle_ms, lane) for lane, n in served.items()])
-        if not want.ordered:
-            self._touched.update(lanes)
-        return rows
-
-    def _end_of(self, settlement: Settlement) -> tuple[Any, ...]:
-        """The bindings of `end_claim`."""
-        move = settlement.move
-        status = STORED_STATUS[move]
-        kept = move in {Move.COMPLETE, Move.CANCEL}
-        return (
-            status,
-            settlement.attempt,
-            "cancelled" if move is Move.CANCEL else settlement.error,
-            None if status == "pending" else self._now,
-            self._now + self._limits.retention_ms if kept else None,
-            self._now,
-            *_identity(settlement.claim),
-        )
-
-    def _end_together(self, settlements: Sequence[Settlement]) -> bool:
-        """End plain completions by one statement; False, and nothing has changed, if not all stand."""
-        claims = _json([_identity(settlement.claim) for settlement in settlements])
-        self._connection.execute("SAVEPOINT together")
-        self._connection.execute(SQL["end_claims"], (*self._end_of(settlements[0])[:6], claims))
-        whole = self._connection.changes() == len(settlements)
-        if not whole:
-            self._connection.execute("ROLLBACK TO together")
-        self._connection.execute("RELEASE together")
-        return whole
-
-    def _settle_one(self, settlement: Settlement) -> Settled:
-        key = settlement.claim.key
-        try:
-            with self._connection:  # a savepoint
-                state: Literal["applied", "stale"] = "applied" if self._end_claim(settlement) else "stale"
-        except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError, RecursionError) as error:
-            return Settled(key=key, state="rejected", error=repr(error))
-        return Settled(key=key, state=state)
-
-    def _end_claim(self, settlement: Settlement) -> bool:
-        """Write one settlement and all that follows from it; False if the claim is no longer the worker's."""
-        if not self._many("end_claim", [self._end_of(settlement)]):
-            return False
-        if settlement.move is Move.COMPLETE:
-            if self._apply_effects is not None and settlement.effects:
-                self._apply_effects(self._connection, settlement.claim.message, settlement.effects, self._now)
-            self.insert(settlement.follow_ups)
-        elif settlement.delay_ms and STORED_STATUS[settlement.move] == "pending":
-            due = self._now + settlement.delay_ms
-            self._rows("postpone", row=settlement.claim.handle[0], due=due)
-            self._expect(due)
-        return True
-
-    def _release_lanes(self, ended: Counter[int], rests: dict[int, int]) -> None:
-        bindings = [(count, rests.get(lane, 0), self._now, lane) for lane, count in ended.items()]
-        for (rest_until,) in self._many("release_lane", bindings):
-            self._expect(rest_until)
-        self._touched.update(ended)
-
-    def _stage(self, limit: int) -> int:
-        due = self._rows("due_messages", now=self._now, limit=limit)
-        if not due:
-            return 0
-        last, _ = self._row("take_numbers", places=len(due))
-        for place, (row,) in enumerate(due, last - len(due) + 1):
-            self._touched.update(lane for (lane,) in self._rows("stage", row=row, place=place, now=self._now))
-        return len(due)
-
-    def _expect(self, moment: int | None) -> None:
+    def expect(self, moment: int | None) -> None:
+        """Time will ask for something at this moment."""
         if moment is not None and (self.earliest is None or moment < self.earliest):
             self.earliest = moment
 
-    def _rows(self, query: str, **bindings: Any) -> list[tuple[Any, ...]]:
-        return self._connection.execute(SQL[query], bindings).fetchall()
+    def take_places(self, count: int) -> range:
+        """Reserve places at the ends of lanes."""
+        last: int = self.rows(SQL["take_numbers"], {"places": count, "depth": 0})[0][0]
+        return range(last - count + 1, last + 1)
 
-    def _many(self, query: str, bindings: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return self._connection.executemany(SQL[query], bindings).fetchall() if bindings else []
+    def finish(self) -> None:
+        """Do what follows from the step's changes."""
+        if self._ended:
+            self._look_after_dependants()
+        self.write_lanes()
 
-    def _row(self, query: str, **bindings: Any) -> tuple[Any, ...]:
-        return self._rows(query, **bindings)[0]
+    def write_lanes(self) -> None:
+        """Write the changed lanes, and put those into the ring that may be served."""
+        if not self._lanes:
+            return
+        depth = sum(change.depth for change in self._lanes.values())
+        _, turn, self.depth = self.rows(SQL["take_numbers"], {"places": 0, "depth": depth})[0]
+        self._write(turn, self._lanes, None)
+        most = self.limits.tenant.concurrency
+        if most is not None:
+            # What a tenant has running decides over all of its lanes, so they are looked at once more.
+            others = self.rows(SQL["lanes_of_tenants"], {"lanes": to_json(list(self._lanes))})
+            self._write(turn, {lane: LaneChange() for (lane,) in others}, most)
+        self._lanes = {}
 
+    def _write(self, turn: int, changes: dict[int, LaneChange], most_running: int | None) -> None:
+        lanes = [
+            (lane, c.depth, c.running, c.delay_ms, c.ordered, c.min_idle_ms) for lane, c in changes.items()
+        ]
+        bindings = {
+            "lanes": to_json(lanes),
+            "turn": turn,
+            "now": self.now,
+            "most_running": most_running,
+        }
+        if self.limits.total.concurrency is not None:
+            self.woken.update(label for (label,) in self.rows(SQL["ready"]))
+        for label, its_turn, rest_until in self.rows(SQL["write_lanes"], bindings):
+            if its_turn == turn:
+                self.woken.add(label)
+            self.expect(rest_until)
 
-def message_from_row(row: Iterable[Any]) -> Message:
-    """Build a message from the columns that `queue.sql` names `message columns`."""
-    (
-        user_id, item_id, label, session_id, cube, payload, level, attempts, losses,
-        task_id, trace_id, user_name, info, timestamp,
-    ) = row  # fmt: skip
-    return Message(
-        user_id=user_id,
-        item_id=item_id,
-        label=label,
-        session_id=session_id,
-        mem_cube_id=cube,
-        content=payload,
-        level=level,
-        attempts=attempts,
-        losses=losses,
-        task_id=task_id,
-        trace_id=trace_id,
-        user_name=user_name,
-        info=None if info is None else msgspec.json.decode(info),
-        timestamp=from_epoch_ms(timestamp),
-    )
+    def _look_after_dependants(self) -> None:
+        """Let those go on that depended on what has ended, or fail with it; round by round."""
+        dependants, memos = self.rows(SQL["any_dependants"])[0]
+        if memos:
+            self.rows(SQL["drop_memos"], {"ended": to_json(self._ended)})
+        while dependants and self._ended:
+            ended = {"ended": to_json(list(dict.fromkeys(self._ended)))}
+            self._ended = []
+            children = self.rows(SQL["dependants"], ended)
+            self.rows(SQL["drop_dependencies"], ended)
+            by_row: dict[int, list[tuple[Any, ...]]] = {}
+            for child in children:
+                by_row.setdefault(child[0], []).append(child)
+            for edges in by_row.values():
+                self._parents_ended(edges)
+        self._ended = []
 
-
-def _is_plain(settlement: Settlement) -> bool:
-    """Whether it is a completion that nothing follows from."""
-    return settlement.move is Move.COMPLETE and not (settlement.effects or settlement.follow_ups)
-
-
-def _identity(claim: Claim) -> tuple[int, str, str, str]:
-    message = claim.message
-    return claim.handle[0], message.user_id, message.item_id, claim.claim_id
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    def _parents_ended(self, edges: list[tuple[Any, ...]]) -> None:
+        """Handle one message, and those of its parents that have ended."""
+        row, user_id, item_id, lane, waits_for, due, extra, *_ = edges[0]
+        anyway = msgspec.json.decode(extra).get("if_dependency_fails") == "run"
+        failed = [(parent, status) for *_, parent, status in edges if status != Status.COMPLETED]
+        if failed and not anyway:
+            self.end_waiting(row, user_id, item_id, lane, "dependency: {} {}".format(*failed[0]))
+            return
+        left = waits_for - len(edges)
+        eligible = left == 0 and (due is None or due <= self.now)
+        place = self.take_places(1)[0] if eligible else None
+        self.rows(SQL["free_dependant"], (row, left, place, self.now))
+        if eligible:
+            self.lane(lane)
+        elif left == 0:
+            self.expect(due)

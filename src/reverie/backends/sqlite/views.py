@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.moves import ItemStatus, Page, Status
-from reverie.backends.sqlite.step import SQL, message_from_row
+import msgspec
+
+from reverie.backends.moves import ItemStatus, LabelState, Page, Presence
+from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
 
 if TYPE_CHECKING:
     import apsw
 
     from reverie.backends.moves import StatusQuery
+    from reverie.clock import Clock
     from reverie.storage.sqlite import Database
 
-__all__ = ["SqliteViews", "status_of"]
+__all__ = ["SqliteViews"]
 
-STATUS = {
-    "pending": Status.WAITING,
-    "processing": Status.IN_PROGRESS,
-    "completed": Status.COMPLETED,
-    "failed": Status.FAILED,
-}
-
-
-def status_of(stored: str, error: str | None) -> Status:
-    """Map a row of `pending_messages` to the engine's own word for it."""
-    return Status.CANCELLED if stored == "failed" and error == "cancelled" else STATUS[stored]
+SQL = load_statements("views.sql")
+READS = {name: SQL[name].replace(":filter", SQL["filter"]) for name in ("item", "task", "user", "dead")}
 
 
 class SqliteViews:
     """See `reverie.backends.interface.QueueViews`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
 
     async def read(self, query: StatusQuery) -> Page:
         """See `QueueViews.read`."""
@@ -40,41 +35,79 @@ class SqliteViews:
             "user_id": query.user_id,
             "item_id": query.item_id,
             "task_id": query.task_id,
+            "label": query.label,
+            "dead": query.dead,
+            "after": int(query.after or 0),
             "limit": query.limit + 1,
         }
-
-        statement = SQL[
-            "read_item"
-            if query.item_id is not None
-            else "read_task"
-            if query.task_id is not None
-            else "read_user"
-        ]
+        if query.user_id is None:
+            name = "dead"
+        elif query.item_id is not None:
+            name = "item"
+        else:
+            name = "user" if query.task_id is None else "task"
 
         def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
-            return connection.execute(statement, bindings).fetchall()
+            return connection.execute(READS[name], bindings).fetchall()
 
         rows = await self._database.read(job)
-        items = [_item(row, with_message=query.with_message) for row in rows[: query.limit]]
-        return Page(rows=items, truncated=len(rows) > query.limit)
+        page = rows[: query.limit]
+        return Page(
+            rows=[_item(row, with_message=query.with_message) for row in page],
+            next=str(page[-1][0]) if page and len(rows) > query.limit else None,
+        )
+
+    async def labels(self) -> list[LabelState]:
+        """See `QueueViews.labels`."""
+
+        def job(connection: apsw.Connection) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+            return connection.execute(SQL["labels"]).fetchall(), dict(connection.execute(SQL["paused"]))
+
+        rows, paused = await self._database.read(job)
+        counts = {label: (waiting, running) for label, waiting, running in rows}
+        handled = {label for worker in await self.workers() for label in worker.labels}
+        states = []
+        for label in sorted(counts.keys() | handled | paused.keys()):
+            waiting, running = counts.get(label, (0, 0))
+            states.append(
+                LabelState(
+                    label=label,
+                    waiting=waiting,
+                    in_progress=running,
+                    handled=label in handled,
+                    paused=paused.get(label),
+                )
+            )
+        return states
+
+    async def workers(self) -> list[Presence]:
+        """See `QueueViews.workers`."""
+        now = self._clock.now()
+
+        def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
+            return connection.execute(SQL["workers"], {"now": now}).fetchall()
+
+        return [
+            Presence(worker=worker, labels=tuple(msgspec.json.decode(labels)), lives_ms=lives_ms)
+            for worker, labels, lives_ms in await self._database.read(job)
+        ]
 
 
 def _item(row: tuple[Any, ...], *, with_message: bool) -> ItemStatus:
-    item_id, user_id, cube, label, status, submitted, task_id, started, ended, error, attempts, losses = row[
-        1:13
-    ]
+    _, stored, submitted_at, started_at, ended_at, error, *columns = row
+    message = message_from_row(columns)
     return ItemStatus(
-        item_id=item_id,
-        user_id=user_id,
-        mem_cube_id=cube,
-        task_type=label,
-        status=status_of(status, error),
-        submitted_at=submitted,
-        task_id=task_id,
-        started_at=started,
-        ended_at=ended,
+        item_id=message.item_id,
+        user_id=message.user_id,
+        mem_cube_id=message.mem_cube_id,
+        task_type=message.label,
+        status=status_of(stored, error),
+        submitted_at=submitted_at,
+        task_id=message.task_id,
+        started_at=started_at,
+        ended_at=ended_at,
         error=error,
-        attempts=attempts,
-        losses=losses,
-        message=message_from_row(row[13:]) if with_message else None,
+        attempts=message.attempts,
+        losses=message.losses,
+        message=message if with_message else None,
     )

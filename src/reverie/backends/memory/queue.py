@@ -1,0 +1,439 @@
+"""The moves of the memory backend. It is written to be read: this is what the other backends do, too."""
+
+from __future__ import annotations
+
+import secrets
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.backends.control import CancelItems, ControlResult, DeleteItems, PauseLabel, RequeueItems
+from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
+from reverie.backends.memory.state import Item
+from reverie.backends.moves import (
+    Accepted,
+    Advance,
+    Claim,
+    Lost,
+    Move,
+    Renewal,
+    Settled,
+    Status,
+    Submitted,
+)
+from reverie.backends.shares import serve
+from reverie.backends.wakeup import CANCELLED
+from reverie.clock import from_epoch_ms, to_epoch_ms
+from reverie.errors import InvalidMessageError
+from reverie.failpoints import failpoint
+from reverie.message import Key, level_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reverie.backends.control import Command, Selection
+    from reverie.backends.memory.state import State
+    from reverie.backends.moves import ClaimRequest, Presence, Settlement, Want
+    from reverie.message import Lane, Message
+
+__all__ = ["MemoryQueue"]
+
+END_OF = {Move.COMPLETE: Status.COMPLETED, Move.CANCEL: Status.CANCELLED, Move.BURY: Status.FAILED}
+
+
+class MemoryQueue:
+    """See `reverie.backends.interface.Queue`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._clock = state.clock
+
+    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+        """See `Queue.submit`."""
+        with self._state.lock:
+            self._check_handled(messages)
+            self._check_known(messages)
+            self._check_limits([m for m in messages if m.key not in self._state.items])
+            answers = self._insert(messages)
+            self._state.finish()
+            return Accepted(answers=answers, claims=self._claim(claim) if claim else [])
+
+    async def claim(self, request: ClaimRequest) -> list[Claim]:
+        """See `Queue.claim`."""
+        with self._state.lock:
+            return self._claim(request)
+
+    async def renew(
+        self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
+    ) -> Renewal:
+        """See `Queue.renew`."""
+        with self._state.lock:
+            now = self._clock.now()
+            lost, cancelled = [], []
+            for claim in claims:
+                item = self._held(claim)
+                if item is None:
+                    lost.append(Lost(claim.key, claim.claim_id))
+                    continue
+                item.lease_until = now + lease_ms
+                if item.cancel_requested:
+                    cancelled.append(claim.key)
+            if presence is not None:
+                self._state.workers.pop(presence.worker, None)
+                if presence.labels:
+                    self._state.workers[presence.worker] = (presence, now + presence.lives_ms)
+            return Renewal(lost=lost, cancelled=cancelled)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """See `Queue.settle`."""
+        with self._state.lock:
+            failpoint("inside_settle")
+            back: list[Item] = []
+            answers = [self._settle_one(settlement, back) for settlement in settlements]
+            for lane in dict.fromkeys(item.message.lane for item in back):
+                self._state.rejoin(lane, [item for item in back if item.message.lane == lane])
+            self._state.finish()
+            return answers
+
+    async def remember(self, claim: Claim, step: str, value: str) -> bool:
+        """See `Queue.remember`."""
+        with self._state.lock:
+            item = self._held(claim)
+            if item is not None:
+                item.memos[step] = value
+            return item is not None
+
+    async def recall(self, claim: Claim) -> dict[str, str]:
+        """See `Queue.recall`."""
+        with self._state.lock:
+            item = self._state.items.get(claim.key)
+            return dict(item.memos) if item is not None else {}
+
+    async def control(self, command: Command) -> ControlResult:
+        """See `Queue.control`."""
+        with self._state.lock:
+            result = self._control(command)
+            self._state.finish()
+            return result
+
+    async def advance(self, limit: int) -> Advance:
+        """See `Queue.advance`."""
+        state, now = self._state, self._clock.now()
+        with state.lock:
+            overdue = self._fail_overdue(limit)
+            waiting = (i for i in state.items.values() if i.status is Status.WAITING and not i.waits_for)
+            due = list(islice((i for i in waiting if i.due is not None and i.due <= now), limit))
+            for item in sorted(due, key=lambda item: (item.due or 0, item.seq)):
+                state.settle_in(item)
+            rested = [n for n, s in state.lanes.items() if s.rest_until and s.rest_until <= now][:limit]
+            for name in rested:
+                state.lanes[name].rest_until = None
+                state.wake(name)
+            running = (i for i in state.items.values() if i.status is Status.IN_PROGRESS)
+            lost = list(islice((i for i in running if i.lease_until <= now), limit))
+            for item in lost:
+                if state.lose(item):
+                    state.rejoin(item.message.lane, [item])
+            state.finish()
+            expired = list(
+                islice((i for i in state.items.values() if (state.expiry(i) or now + 1) <= now), limit)
+            )
+            for item in expired:
+                state.forget(item)
+            next_due = state.next_due()
+        state.wakeup.set_horizon(next_due)
+        return Advance(
+            staged=len(due) + len(rested),
+            reaped=len(lost),
+            expired=len(expired),
+            ended=[item.message for item in (*overdue, *lost) if item.status.ended],
+            next_due=next_due,
+            more=limit in (len(overdue), len(due), len(rested), len(lost), len(expired)),
+        )
+
+    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+        """See `Queue.wait`."""
+        await self._state.wakeup.wait(labels, until)
+
+    def _control(self, command: Command) -> ControlResult:
+        if isinstance(command, CancelItems):
+            return self._cancel(command.which)
+        if isinstance(command, RequeueItems):
+            return self._requeue(command.which)
+        if isinstance(command, DeleteItems):
+            chosen, more = self._choose(command.which, Status.FAILED, Status.CANCELLED)
+            for item in chosen:
+                self._state.forget(item)
+            return ControlResult(changed=[item.message.key for item in chosen], more=more)
+        if isinstance(command, PauseLabel):
+            self._state.paused[command.label] = command.reason
+        else:
+            self._state.paused.pop(command.label, None)
+            self._state.wakeup.notify((command.label,))
+        return ControlResult()
+
+    def _check_handled(self, messages: Sequence[Message]) -> None:
+        if self._state.limits.refuse_unhandled:
+            now = self._clock.now()
+            handled = {x for p, until in self._state.workers.values() if until > now for x in p.labels}
+            for message in messages:
+                if message.label not in handled:
+                    raise unhandled(message.label)
+
+    def _check_known(self, messages: Sequence[Message]) -> None:
+        known = {message.key for message in messages}
+        for message in messages:
+            for parent in message.depends_on:
+                key = Key(message.user_id, parent)
+                if key not in known and key not in self._state.items:
+                    raise unknown_parent(parent)
+
+    def _check_limits(self, messages: Sequence[Message]) -> None:
+        limits, total, now = self._state.limits, self._state.total, self._clock.now()
+        count = len({message.key for message in messages})
+        check_depth(limits.total, total.depth + count)
+        arrivals = []
+        if limits.total.rate is not None and count:
+            arrivals.append((total, next_arrival(limits.total, total.arrival, now, count)))
+        for name in dict.fromkeys((m.user_id, m.mem_cube_id) for m in messages):
+            tenant = self._state.tenants[name]
+            mine = len({m.key for m in messages if (m.user_id, m.mem_cube_id) == name})
+            check_depth(limits.tenant, tenant.depth + mine, "/".join(name))
+            if limits.tenant.rate is not None:
+                arrival = next_arrival(limits.tenant, tenant.arrival, now, mine, "/".join(name))
+                arrivals.append((tenant, arrival))
+        for scope, arrival in arrivals:
+            scope.arrival = arrival
+
+    def _insert(self, messages: Sequence[Message]) -> list[Submitted]:
+        """Keep messages, then let them find their place: one may depend on another that comes later."""
+        answers, new = [], []
+        for message in messages:
+            answer, item = self._insert_one(message)
+            answers.append(answer)
+            new += [] if item is None else [item]
+        for item in new:
+            self._link(item)
+        for item in new:
+            self._state.settle_in(item)
+        return answers
+
+    def _insert_one(self, message: Message) -> tuple[Submitted, Item | None]:
+        state, now = self._state, self._clock.now()
+        fingerprint = message.fingerprint()
+        known = state.items.get(message.key)
+        if known is not None:
+            same = known.fingerprint == fingerprint
+            return Submitted(message.item_id, "duplicate" if same else "conflict"), None
+        if message.unique_key is not None:
+            holder = self._make_way(message)
+            if holder is not None:
+                return Submitted(holder.message.item_id, "duplicate"), None
+        item = Item(
+            msgspec.structs.replace(
+                message,
+                level=message.level or level_of(message.label),
+                timestamp=message.timestamp or from_epoch_ms(now),
+                due=None,
+                attempts=0,
+                losses=0,
+                requeues=0,
+            ),
+            fingerprint,
+            seq=next(state.seqs),
+            submitted_at=now,
+            due=to_epoch_ms(message.due) if message.due else None,
+            deadline=to_epoch_ms(message.deadline) if message.deadline else None,
+            waits_for=set(message.depends_on),
+            unique_until=now + round(message.unique_window_s * 1000),
+        )
+        state.add(item)
+        state.wakeup.expect(item.deadline)
+        if message.unique_key is not None:
+            state.uniques[message.lane, message.unique_key].append(item)
+        return Submitted(message.item_id, "accepted"), item
+
+    def _make_way(self, message: Message) -> Item | None:
+        """What happens to the message that has the unique key; the one that stands for the new one, if any."""
+        assert message.unique_key is not None
+        now = self._clock.now()
+        holders = self._state.uniques[message.lane, message.unique_key]
+        waiting = [item for item in holders if item.status is Status.WAITING]
+        running = [item for item in holders if item.status is Status.IN_PROGRESS]
+        ended = [item for item in holders if item.status.ended and item.unique_until > now]
+        if message.unique_policy == "replace":
+            for item in waiting:
+                self._state.end(item, Status.CANCELLED)
+            return None
+        if message.unique_policy == "extend" and waiting:
+            self._reschedule(waiting[-1], message)
+            return waiting[-1]
+        if message.unique_policy == "extend" and running:
+            return None
+        return next(reversed(ended + running + waiting), None)
+
+    def _reschedule(self, item: Item, message: Message) -> None:
+        now = self._clock.now()
+        due = to_epoch_ms(message.due) if message.due else now
+        if due > now:
+            self._state.leave_place(item)
+        if item.place is None:
+            item.due = max(due, now)
+            self._state.wakeup.expect(item.due)
+
+    def _link(self, item: Item) -> None:
+        """Let a message wait for those it depends on, as far as they have not ended."""
+        for parent_id in item.message.depends_on:
+            parent = self._state.items.get(Key(item.message.user_id, parent_id))
+            if parent is None or item.status.ended:  # a parent may have been skipped for its unique key
+                item.waits_for.discard(parent_id)
+                continue
+            self._state.dependants[parent.message.key].append(item.message.key)
+            if parent.status.ended:
+                self._state.just_ended.append(parent)
+
+    def _claim(self, request: ClaimRequest) -> list[Claim]:
+        state = self._state
+        self._fail_overdue(OVERDUE_LIMIT)
+        state.finish()
+        claim_id = secrets.token_hex(16)
+        now = self._clock.now()
+        waited = {
+            label: now - next(iter(ring.values()))
+            for label, ring in state.rings.items()
+            if ring and label not in state.paused
+        }
+        claims = serve(
+            request,
+            waited,
+            state.limits.max_wait_ms,
+            lambda label, want: self._claim_label(label, want, request, claim_id),
+        )
+        return sorted(claims, key=lambda claim: claim.message.level or 0)
+
+    def _claim_label(self, label: str, want: Want, request: ClaimRequest, claim_id: str) -> list[Claim]:
+        state, now = self._state, self._clock.now()
+        most = state.limits.total.concurrency
+        messages = want.messages if most is None else min(want.messages, most - state.total.running)
+        names = list(state.rings[label])[: max(0, messages)]
+        claims = []
+        for name in names:
+            if name not in state.rings[label]:
+                continue  # its tenant has become full meanwhile
+            del state.rings[label][name]
+            lane = state.lanes[name]
+            lane.ordered, lane.min_idle_ms = want.ordered, want.min_idle_ms
+            take = max(1, min(want.quantum, messages // len(names)))
+            for item in self._prefix(name, take):
+                lane.waiting.popleft()
+                state.start(item)
+                item.status, item.claim_id = Status.IN_PROGRESS, claim_id
+                item.lease_until = now + request.lease_ms
+                item.started_at = item.started_at or now
+                claims.append(Claim(item.message, claim_id, item.lease_until))
+                state.wakeup.expect(item.lease_until)
+        for name in names:
+            state.wake(name)
+        return claims
+
+    def _prefix(self, name: Lane, take: int) -> list[Item]:
+        """What a lane gives: its first messages; one that was lost comes alone."""
+        room = self._state.room(name)
+        first = list(islice(self._state.lanes[name].waiting, take if room is None else min(take, room)))
+        lost = next((index for index, item in enumerate(first) if item.message.losses), len(first))
+        return first[: max(1, lost)]
+
+    def _held(self, claim: Claim) -> Item | None:
+        """Find the item of a claim that still stands."""
+        item = self._state.items.get(claim.key)
+        return item if item is not None and item.claim_id == claim.claim_id else None
+
+    def _settle_one(self, settlement: Settlement, back: list[Item]) -> Settled:
+        key = settlement.claim.key
+        item = self._held(settlement.claim)
+        if item is None:
+            return Settled(key=key, state="stale")
+        try:
+            self._check_known(settlement.follow_ups)
+        except InvalidMessageError as error:
+            return Settled(key=key, state="rejected", error=repr(error))
+        self._end_claim(item, settlement, back)
+        return Settled(key=key, state="applied")
+
+    def _end_claim(self, item: Item, settlement: Settlement, back: list[Item]) -> None:
+        """Write one settlement; what goes back to the front of its lane is added to `back`."""
+        state, move = self._state, settlement.move
+        if move is Move.LOSE:
+            back += [lost] if (lost := state.lose(item)) else []
+            return
+        lane = state.lanes[item.message.lane]
+        delay = settlement.delay_ms if move in {Move.RETRY, Move.RELEASE} else 0
+        state.release(item, max(lane.min_idle_ms, delay if lane.ordered else 0))
+        item.update(attempts=item.message.attempts + settlement.attempt)
+        if item.cancel_requested and move is not Move.COMPLETE:
+            state.end(item, Status.CANCELLED)
+        elif move in END_OF:
+            item.place = None
+            state.end(item, END_OF[move], settlement.error)
+        else:
+            item.status, item.error = Status.WAITING, settlement.error
+            if delay and not lane.ordered:
+                item.place, item.due = None, self._clock.now() + delay
+                state.wakeup.expect(item.due)
+            else:
+                back.append(item)
+        if move is Move.COMPLETE:
+            self._insert(settlement.follow_ups)
+
+    def _fail_overdue(self, limit: int) -> list[Item]:
+        now = self._clock.now()
+        waiting = (i for i in self._state.items.values() if i.status is Status.WAITING)
+        overdue = list(islice((i for i in waiting if i.deadline is not None and i.deadline <= now), limit))
+        for item in overdue:
+            self._state.end(item, Status.FAILED, "deadline")
+        return overdue
+
+    def _choose(self, which: Selection, *statuses: Status) -> tuple[list[Item], bool]:
+        found = [item for item in self._matching(which) if item.status in statuses]
+        return found[: which.limit], len(found) > which.limit
+
+    def _matching(self, which: Selection) -> Iterator[Item]:
+        for key, item in self._state.items.items():
+            if (
+                which.user_id in {None, key.user_id}
+                and (which.item_ids is None or key.item_id in which.item_ids)
+                and which.task_id in {None, item.message.task_id}
+                and which.mem_cube_id in {None, item.message.mem_cube_id}
+                and which.label in {None, item.message.label}
+            ):
+                yield item
+
+    def _cancel(self, which: Selection) -> ControlResult:
+        chosen, more = self._choose(which, Status.WAITING, Status.IN_PROGRESS)
+        changed, requested = [], []
+        for item in chosen:
+            if item.status is Status.IN_PROGRESS:
+                item.cancel_requested = True
+                requested.append(item.message.key)
+            elif item.status is Status.WAITING:
+                self._state.end(item, Status.CANCELLED)
+                changed.append(item.message.key)
+        if requested:
+            self._state.wakeup.notify((CANCELLED,))
+        return ControlResult(changed=changed, requested=requested, more=more)
+
+    def _requeue(self, which: Selection) -> ControlResult:
+        chosen, more = self._choose(which, Status.FAILED, Status.CANCELLED)
+        for item in chosen:
+            item.update(attempts=0, losses=0, requeues=item.message.requeues + 1, deadline=None)
+            item.status, item.error, item.deadline = Status.WAITING, None, None
+            item.started_at = item.ended_at = item.place = None
+            for scope in self._state.scopes(item.message.lane):
+                scope.depth += 1
+            self._state.settle_in(item)
+        return ControlResult(changed=[item.message.key for item in chosen], more=more)
+
+
+OVERDUE_LIMIT = 1000
+"""How many messages past their deadline one claim fails at most."""

@@ -1,0 +1,254 @@
+"""What the memory backend knows, and the small steps of which its moves are made."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.backends.moves import QueueLimits, Status
+from reverie.backends.wakeup import Wakeup
+from reverie.message import Key, Lane, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reverie.backends.moves import Presence
+    from reverie.clock import Clock
+
+__all__ = ["Item", "LaneState", "State", "Tenant"]
+
+
+@dataclass(eq=False)
+class Item:
+    """A message and how it stands."""
+
+    message: Message
+    fingerprint: str
+    seq: int
+    submitted_at: int
+    status: Status = Status.WAITING
+    place: int | None = None
+    """Its place in its lane, once it is eligible."""
+    due: int | None = None
+    deadline: int | None = None
+    waits_for: set[str] = field(default_factory=set)
+    unique_until: int = 0
+    claim_id: str | None = None
+    lease_until: int = 0
+    cancel_requested: bool = False
+    started_at: int | None = None
+    ended_at: int | None = None
+    error: str | None = None
+    memos: dict[str, str] = field(default_factory=dict)
+
+    def update(self, **fields: object) -> None:
+        """Change fields of its message."""
+        self.message = msgspec.structs.replace(self.message, **fields)
+
+
+@dataclass
+class LaneState:
+    """What waits in a lane, in order, and what keeps it from being served."""
+
+    waiting: deque[Item] = field(default_factory=deque)
+    running: int = 0
+    ordered: bool = True
+    min_idle_ms: int = 0
+    rest_until: int | None = None
+
+
+@dataclass
+class Tenant:
+    """What one tenant has in the queue."""
+
+    lanes: dict[Lane, None] = field(default_factory=dict)
+    depth: int = 0
+    running: int = 0
+    arrival: float = 0
+
+
+class State:
+    """All of it. Whoever uses it holds the lock."""
+
+    def __init__(self, clock: Clock, limits: QueueLimits) -> None:
+        self.clock = clock
+        self.limits = limits
+        self.lock = threading.RLock()
+        self.wakeup = Wakeup(clock)
+        self.items: dict[Key, Item] = {}
+        self.lanes: dict[Lane, LaneState] = {}
+        self.tenants: defaultdict[tuple[str, str], Tenant] = defaultdict(Tenant)
+        self.total = Tenant()
+        self.rings: defaultdict[str, OrderedDict[Lane, int]] = defaultdict(OrderedDict)
+        """By label: the lanes that may be served, in their turn, and since when."""
+        self.dependants: defaultdict[Key, list[Key]] = defaultdict(list)
+        self.uniques: defaultdict[tuple[Lane, str], list[Item]] = defaultdict(list)
+        self.just_ended: list[Item] = []
+        """What has ended in this move."""
+        self.paused: dict[str, str] = {}
+        self.workers: dict[str, tuple[Presence, int]] = {}
+        self.seqs = count(1)
+        self._places = count(1)
+
+    def tenant_of(self, lane: Lane) -> Tenant:
+        """The tenant that a lane belongs to."""
+        return self.tenants[lane.user_id, lane.mem_cube_id]
+
+    def scopes(self, lane: Lane) -> tuple[Tenant, Tenant]:
+        """What is counted for this lane: its tenant, and all."""
+        return self.tenant_of(lane), self.total
+
+    def room(self, lane: Lane) -> int | None:
+        """How many more of this tenant may be in progress; None means any number."""
+        most = self.limits.tenant.concurrency
+        return None if most is None else max(0, most - self.tenant_of(lane).running)
+
+    def add(self, item: Item) -> None:
+        """Keep a new message; it is not in its lane yet."""
+        lane = item.message.lane
+        self.items[item.message.key] = item
+        self.lanes.setdefault(lane, LaneState())
+        self.tenant_of(lane).lanes[lane] = None
+        for scope in self.scopes(lane):
+            scope.depth += 1
+
+    def settle_in(self, item: Item) -> None:
+        """Let a waiting message take its place, if nothing keeps it from that."""
+        if item.status is not Status.WAITING or item.place is not None or item.waits_for:
+            return
+        if item.due is not None and item.due > self.clock.now():
+            self.wakeup.expect(item.due)
+            return
+        item.due = None
+        item.place = next(self._places)
+        self.lanes[item.message.lane].waiting.append(item)
+        self.wake(item.message.lane)
+
+    def rejoin(self, name: Lane, items: Iterable[Item]) -> None:
+        """Let messages return to the places they had."""
+        lane = self.lanes[name]
+        lane.waiting = deque(sorted([*items, *lane.waiting], key=lambda item: item.place or 0))
+        self.wake(name)
+
+    def leave_place(self, item: Item) -> None:
+        """Take a waiting message out of its lane."""
+        if item.place is not None:
+            self.lanes[item.message.lane].waiting.remove(item)
+            item.place = None
+            self._leave_ring(item.message.lane)
+
+    def wake(self, name: Lane) -> None:
+        """Put a lane at the end of the ring, if it may be served and is not there yet."""
+        lane, ring = self.lanes[name], self.rings[name.label]
+        free = lane.running == 0 or not lane.ordered
+        if lane.waiting and free and lane.rest_until is None and self.room(name) != 0 and name not in ring:
+            ring[name] = self.clock.now()
+            self.wakeup.notify((name.label,))
+
+    def start(self, item: Item) -> None:
+        """Count a message that is handed to a worker."""
+        lane = item.message.lane
+        self.lanes[lane].running += 1
+        for scope in self.scopes(lane):
+            scope.running += 1
+        if self.room(lane) == 0:
+            for name in self.tenant_of(lane).lanes:
+                self.rings[name.label].pop(name, None)
+
+    def release(self, item: Item, rest_ms: int) -> None:
+        """Count a message whose claim has ended, and let its lane rest."""
+        name = item.message.lane
+        lane = self.lanes[name]
+        was_full = self.room(name) == 0
+        lane.running -= 1
+        for scope in self.scopes(name):
+            scope.running -= 1
+        item.claim_id = None
+        if rest_ms:
+            lane.rest_until = max(lane.rest_until or 0, self.clock.now() + rest_ms)
+            self.wakeup.expect(lane.rest_until)
+        for other in self.tenant_of(name).lanes if was_full else (name,):
+            self.wake(other)
+        if self.limits.total.concurrency is not None:
+            self.wakeup.notify([label for label, ring in self.rings.items() if ring])
+
+    def lose(self, item: Item) -> Item | None:
+        """Count a loss; answers the message if it waits again, and None if that was its end."""
+        self.release(item, self.lanes[item.message.lane].min_idle_ms)
+        losses = item.message.losses + 1
+        item.update(losses=losses)
+        if item.cancel_requested:
+            self.end(item, Status.CANCELLED)
+        elif losses >= self.limits.max_losses:
+            self.end(item, Status.FAILED, "killed_worker")
+        else:
+            item.status = Status.WAITING
+            return item
+        return None
+
+    def end(self, item: Item, status: Status, error: str | None = None) -> None:
+        """End a message. Who calls this finishes the move."""
+        if item.status is Status.WAITING:
+            self.leave_place(item)
+        item.status, item.ended_at, item.place = status, self.clock.now(), None
+        item.error = "cancelled" if status is Status.CANCELLED else error
+        item.due, item.waits_for, item.cancel_requested = None, set(), False
+        if status is not Status.FAILED:
+            item.memos = {}
+        for scope in self.scopes(item.message.lane):
+            scope.depth -= 1
+        self.just_ended.append(item)
+
+    def finish(self) -> None:
+        """End a move: let those go on that depended on what has ended, or fail with it; round by round."""
+        while self.just_ended:
+            ended, self.just_ended = self.just_ended, []
+            waiting: dict[Key, list[Item]] = {}
+            for parent in ended:
+                for key in self.dependants.pop(parent.message.key, ()):
+                    waiting.setdefault(key, []).append(parent)
+            children = [(self.items[key], parents) for key, parents in waiting.items() if key in self.items]
+            for child, parents in sorted(children, key=lambda pair: pair[0].seq):
+                self._parents_ended(child, parents)
+
+    def _parents_ended(self, child: Item, parents: list[Item]) -> None:
+        if child.status is not Status.WAITING:
+            return
+        failed = [parent for parent in parents if parent.status is not Status.COMPLETED]
+        if failed and child.message.if_dependency_fails == "fail":
+            self.end(child, Status.FAILED, f"dependency: {failed[0].message.item_id} {failed[0].status}")
+            return
+        child.waits_for -= {parent.message.item_id for parent in parents}
+        self.settle_in(child)
+
+    def _leave_ring(self, name: Lane) -> None:
+        if not self.lanes[name].waiting:
+            self.rings[name.label].pop(name, None)
+
+    def forget(self, item: Item) -> None:
+        """Remove an ended message."""
+        message = item.message
+        del self.items[message.key]
+        if message.unique_key is not None:
+            self.uniques[message.lane, message.unique_key].remove(item)
+
+    def expiry(self, item: Item) -> int | None:
+        """When the status of an ended message is removed; None if it stays."""
+        kept = item.status in {Status.COMPLETED, Status.CANCELLED}
+        return item.ended_at + self.limits.retention_ms if kept and item.ended_at is not None else None
+
+    def next_due(self) -> int | None:
+        """The first moment at which time asks for something."""
+        items = self.items.values()
+        waiting = [i for i in items if i.status is Status.WAITING]
+        moments = [i.due for i in waiting if not i.waits_for]
+        moments += [i.deadline for i in waiting]
+        moments += [lane.rest_until for lane in self.lanes.values()]
+        moments += [i.lease_until for i in items if i.status is Status.IN_PROGRESS]
+        moments += [self.expiry(i) for i in items]
+        return min((moment for moment in moments if moment is not None), default=None)

@@ -1,0 +1,93 @@
+"""What time asks for: deadlines, due messages, rests, lost claims, retention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reverie.backends.moves import Advance
+from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.moves import Status
+    from reverie.backends.sqlite.step import Step
+    from reverie.message import Message
+
+__all__ = ["advance", "fail_overdue", "lose"]
+
+SQL = load_statements("advance.sql")
+
+
+def advance(step: Step, limit: int) -> Advance:
+    """Do what time asks for, at most `limit` of each kind."""
+    window: dict[str, Any] = {"now": step.now, "limit": limit}
+    overdue = fail_overdue(step, limit)
+    staged = _stage(step, window)
+    rested = step.rows(SQL["end_rests"], window)
+    for (lane,) in rested:
+        step.lane(lane)
+    reaped = step.rows(SQL["lost_claims"], window)
+    buried = []
+    for *identity, lane in reaped:
+        lost = lose(step, identity, lane)
+        if lost is not None and lost[0].ended:
+            buried.append(lost[1])
+    step.finish()
+    expired = len(step.rows(SQL["expire"], window))
+    step.rows(SQL["forget_workers"], {"now": step.now})
+    step.rows(SQL["forget_arrivals"], {"now": step.now})
+    ((next_due,),) = step.rows(SQL["next_due"])
+    return Advance(
+        staged=staged + len(rested),
+        reaped=len(reaped),
+        expired=expired,
+        ended=[*overdue, *buried],
+        next_due=next_due,
+        more=limit in (len(overdue), staged, len(rested), len(reaped), expired),
+    )
+
+
+def fail_overdue(step: Step, limit: int) -> list[Message]:
+    """Fail what was not started before its deadline. Who calls this finishes the step."""
+    messages = []
+    for row, lane, *columns in step.rows(SQL["overdue"], {"now": step.now, "limit": limit}):
+        message = message_from_row(columns)
+        step.end_waiting(row, message.user_id, message.item_id, lane, "deadline")
+        messages.append(message)
+    return messages
+
+
+def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Message] | None:
+    """Count a claim that ended without an outcome; None if it does not stand any more.
+
+    Who calls this finishes the step.
+    """
+    expires = step.now + step.limits.retention_ms
+    names = ("row", "user_id", "id", "claim_id")
+    bindings = dict(zip(names, identity, strict=True)) | {
+        "max_losses": step.limits.max_losses,
+        "now": step.now,
+        "expires": expires,
+    }
+    rows = step.rows(SQL["lose"], bindings)
+    if not rows:
+        return None
+    stored, error, *columns = rows[0]
+    status, message = status_of(stored, error), message_from_row(columns)
+    change = step.lane(lane)
+    change.release(0)
+    if status.ended:
+        change.depth -= 1
+        step.ended(message.user_id, message.item_id, status)
+        step.expect(expires)
+    return status, message
+
+
+def _stage(step: Step, window: dict[str, Any]) -> int:
+    due = step.rows(SQL["due_messages"], window)
+    if due:
+        for place, (row,) in zip(step.take_places(len(due)), due, strict=True):
+            for (lane,) in step.rows(SQL["stage"], {"row": row, "place": place, "now": step.now}):
+                step.lane(lane)
+    return len(due)

@@ -1,0 +1,144 @@
+"""Claiming: ready lanes are served in turn, under a lease; and what the holder of a claim may do with it."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
+
+from reverie.backends.moves import Claim, Lost, Renewal
+from reverie.backends.shares import serve
+from reverie.backends.sqlite.advance import fail_overdue
+from reverie.backends.sqlite.rows import load_statements, message_from_row
+from reverie.backends.sqlite.step import to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import apsw
+
+    from reverie.backends.moves import ClaimRequest, Presence, Want
+    from reverie.backends.sqlite.step import Step
+    from reverie.message import Key
+
+__all__ = ["claim", "identity", "note_worker", "recall", "remember", "renew"]
+
+SQL = load_statements("claim.sql")
+OVERDUE_LIMIT = 1000
+"""How many messages past their deadline one claim fails at most."""
+
+
+def claim(step: Step, request: ClaimRequest) -> list[Claim]:
+    """Serve the ready lanes of the wanted labels."""
+    fail_overdue(step, OVERDUE_LIMIT)
+    step.finish()
+    ready = step.rows(SQL["ready_labels"], {"labels": to_json(list(request.wants)), "now": step.now})
+    if not ready:
+        return []
+    claim_id = secrets.token_hex(16)
+    waited = {label: step.now - since for label, since in ready}
+    claims = serve(
+        request,
+        waited,
+        step.limits.max_wait_ms,
+        lambda label, want: _claim_label(step, label, want, request, claim_id),
+    )
+    if claims:
+        step.expect(step.now + request.lease_ms)
+    return sorted(claims, key=attrgetter("message.level"))
+
+
+def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence | None) -> Renewal:
+    """Extend the leases that still stand."""
+    if presence is not None:
+        note_worker(step, presence)
+    lease_until = step.now + lease_ms
+    rows = step.many(SQL["renew"], [(lease_until, *identity(claim)) for claim in claims])
+    renewed = {(row, claim_id): cancel for row, claim_id, cancel in rows}
+    lost, cancelled = [], []
+    for one in claims:
+        cancel = renewed.get((one.handle[0], one.claim_id))
+        if cancel is None:
+            lost.append(Lost(one.key, one.claim_id))
+        elif cancel:
+            cancelled.append(one.key)
+    return Renewal(lost=lost, cancelled=cancelled)
+
+
+def note_worker(step: Step, presence: Presence) -> None:
+    """Note that a worker is alive, or that it has gone."""
+    if presence.labels:
+        alive_until = step.now + presence.lives_ms
+        labels = to_json(presence.labels)
+        step.rows(SQL["note_worker"], (presence.worker, labels, presence.lives_ms, alive_until))
+    else:
+        step.rows(SQL["forget_worker"], (presence.worker,))
+
+
+def remember(step: Step, claim: Claim, name: str, value: str) -> bool:
+    """Keep the result of a finished step of a run, if the claim still stands."""
+    return bool(step.rows(SQL["remember"], (*identity(claim), name, value)))
+
+
+def recall(connection: apsw.Connection, key: Key) -> dict[str, str]:
+    """What earlier runs have kept."""
+    rows: list[tuple[Any, ...]] = connection.execute(SQL["recall"], key).fetchall()
+    return dict(rows)
+
+
+def identity(claim: Claim) -> tuple[int, str, str, str]:
+    """What a claim is found and recognised by."""
+    message = claim.message
+    return claim.handle[0], message.user_id, message.item_id, claim.claim_id
+
+
+def _claim_label(step: Step, label: str, want: Want, request: ClaimRequest, claim_id: str) -> list[Claim]:
+    messages = want.messages
+    most = step.limits.total.concurrency
+    if most is not None:
+        messages = min(messages, most - step.rows(SQL["running"])[0][0])
+    lanes = [lane for (lane,) in step.rows(SQL["ready_lanes"], {"label": label, "lanes": max(0, messages)})]
+    if not lanes:
+        return []
+    take = max(1, min(want.quantum, messages // len(lanes)))
+    bindings = {
+        "claim_id": claim_id,
+        "worker": request.worker,
+        "lease_until": step.now + request.lease_ms,
+        "now": step.now,
+    }
+    # Where tenants are limited, what one lane gives may leave no room for the next one of its tenant.
+    groups = [lanes] if step.limits.tenant.concurrency is None else [[lane] for lane in lanes]
+    rows = []
+    for group in groups:
+        room = min(take, _room(step, group[0]))
+        if room > 0:
+            rows += _claim_lanes(step, group, room, want, bindings)
+    rows.sort(key=itemgetter(1))  # by place
+    lease_until = step.now + request.lease_ms
+    return [Claim(message_from_row(row[4:]), claim_id, lease_until, (row[0], row[3])) for row in rows]
+
+
+def _room(step: Step, lane: int) -> int:
+    """How many more of a lane's tenant may be in progress."""
+    most = step.limits.tenant.concurrency
+    if most is None:
+        return MANY
+    running: int = step.rows(SQL["tenant_running"], (lane,))[0][0]
+    return most - running
+
+
+def _claim_lanes(
+    step: Step, lanes: list[int], take: int, want: Want, bindings: dict[str, Any]
+) -> list[tuple[Any, ...]]:
+    rows = step.rows(SQL["claim_messages"], {"lanes": to_json(lanes), "take": take} | bindings)
+    served = Counter(row[3] for row in rows)
+    for lane in lanes:
+        change = step.lane(lane)
+        change.running, change.ordered, change.min_idle_ms = served[lane], want.ordered, want.min_idle_ms
+    step.write_lanes()
+    return rows
+
+
+MANY = 2**31

@@ -1,0 +1,65 @@
+-- name: ready_labels
+-- Since when the first lane in the ring of each label waits for its turn; labels without one, or paused, are left out.
+SELECT label, since FROM (
+  SELECT given.value AS label, (
+    SELECT coalesce(ready_at_epoch, :now) FROM lanes
+    WHERE message_type = given.value AND turn IS NOT NULL ORDER BY turn LIMIT 1
+  ) AS since
+  FROM json_each(:labels) AS given
+)
+WHERE since IS NOT NULL AND label NOT IN (SELECT label FROM paused_labels)
+
+-- name: ready_lanes
+SELECT lane FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
+
+-- name: running
+SELECT count(*) FROM pending_messages WHERE status = 'processing'
+
+-- name: tenant_running
+SELECT sum(t.running) FROM lanes AS l JOIN lanes AS t ON t.user_id = l.user_id AND t.project_id = l.project_id
+WHERE l.lane = ?
+
+-- name: claim_messages
+-- A prefix of each lane, at most `take` of it. What was lost before comes alone: it ends the prefix before it, unless
+-- it is the first.
+UPDATE pending_messages
+SET status = 'processing', claim_id = :claim_id, worker = :worker, lease_until_epoch = :lease_until,
+    started_at_epoch = coalesce(started_at_epoch, :now), updated_at_epoch = :now
+WHERE rowid IN (
+  SELECT m.rowid FROM json_each(:lanes) AS l, pending_messages AS m
+  WHERE m.rowid IN (
+    SELECT p.rowid FROM pending_messages AS p
+    WHERE p.lane = l.value AND p.status = 'pending' AND p.place IS NOT NULL
+    ORDER BY p.place LIMIT :take
+  ) AND (
+    m.place = (
+      SELECT min(f.place) FROM pending_messages AS f
+      WHERE f.lane = l.value AND f.status = 'pending' AND f.place IS NOT NULL
+    ) OR m.place < coalesce((
+      SELECT min(x.place) FROM pending_messages AS x
+      WHERE x.lane = l.value AND x.status = 'pending' AND x.place IS NOT NULL AND x.losses > 0
+    ), 9223372036854775807)
+  )
+)
+RETURNING rowid, place, level, lane, message_columns
+
+-- name: renew
+UPDATE pending_messages SET lease_until_epoch = ?1
+WHERE rowid = ?2 AND user_id = ?3 AND id = ?4 AND claim_id = ?5 AND status = 'processing'
+RETURNING rowid, claim_id, cancel_requested
+
+-- name: note_worker
+INSERT OR REPLACE INTO workers (worker, labels, lives_ms, alive_until_epoch) VALUES (?, ?, ?, ?)
+
+-- name: forget_worker
+DELETE FROM workers WHERE worker = ?
+
+-- name: remember
+INSERT INTO memos (user_id, id, step, value)
+SELECT user_id, id, ?5, ?6 FROM pending_messages
+WHERE rowid = ?1 AND user_id = ?2 AND id = ?3 AND claim_id = ?4 AND status = 'processing'
+ON CONFLICT (user_id, id, step) DO UPDATE SET value = excluded.value
+RETURNING 1
+
+-- name: recall
+SELECT step, value FROM memos WHERE user_id = ? AND id = ?

@@ -1,0 +1,103 @@
+"""What a person asks for: cancel, requeue, delete, pause, resume."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from reverie.backends.control import CancelItems, ControlResult, DeleteItems, PauseLabel, RequeueItems
+from reverie.backends.sqlite.rows import load_statements
+from reverie.backends.sqlite.step import to_json
+from reverie.backends.wakeup import CANCELLED
+from reverie.message import Key
+
+if TYPE_CHECKING:
+    from reverie.backends.control import Command, Selection
+    from reverie.backends.sqlite.step import Step
+
+__all__ = ["control"]
+
+SQL = load_statements("control.sql")
+
+
+class _Row(NamedTuple):
+    """What a command needs to know of a message."""
+
+    row: int
+    user_id: str
+    item_id: str
+    lane: int
+    status: str
+    error: str | None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.user_id, self.item_id)
+
+
+def control(step: Step, command: Command) -> ControlResult:
+    """Do what a command says."""
+    if isinstance(command, CancelItems):
+        result = _cancel(step, command.which)
+    elif isinstance(command, RequeueItems):
+        result = _requeue(step, command.which)
+    elif isinstance(command, DeleteItems):
+        result = _delete(step, command.which)
+    elif isinstance(command, PauseLabel):
+        step.rows(SQL["pause"], (command.label, command.reason))
+        result = ControlResult()
+    else:
+        step.rows(SQL["resume"], (command.label,))
+        step.woken.add(command.label)
+        result = ControlResult()
+    step.finish()
+    return result
+
+
+def _choose(step: Step, which: Selection, *statuses: str) -> tuple[list[_Row], bool]:
+    name = "by_ids" if which.item_ids is not None else "of_user" if which.user_id is not None else "of_anyone"
+    bindings = {
+        "user_id": which.user_id,
+        "item_ids": to_json(which.item_ids),
+        "task_id": which.task_id,
+        "project_id": which.mem_cube_id,
+        "label": which.label,
+        "statuses": to_json(statuses),
+        "limit": which.limit + 1,
+    }
+    rows = [_Row(*row) for row in step.rows(SQL[name], bindings)]
+    return rows[: which.limit], len(rows) > which.limit
+
+
+def _cancel(step: Step, which: Selection) -> ControlResult:
+    chosen, more = _choose(step, which, "pending", "processing")
+    changed, requested = [], []
+    for item in chosen:
+        if item.status == "processing":
+            step.rows(SQL["request_cancel"], (item.row, step.now))
+            requested.append(item.key)
+        else:
+            step.end_waiting(item.row, item.user_id, item.item_id, item.lane, "cancelled")
+            changed.append(item.key)
+    if requested:
+        step.woken.add(CANCELLED)
+    return ControlResult(changed=changed, requested=requested, more=more)
+
+
+def _requeue(step: Step, which: Selection) -> ControlResult:
+    chosen, more = _choose(step, which, "failed")
+    if chosen:
+        places = step.take_places(len(chosen))
+        step.many(
+            SQL["requeue"],
+            [(item.row, place, step.now) for item, place in zip(chosen, places, strict=True)],
+        )
+    for item in chosen:
+        step.lane(item.lane).depth += 1
+    return ControlResult(changed=[item.key for item in chosen], more=more)
+
+
+def _delete(step: Step, which: Selection) -> ControlResult:
+    chosen, more = _choose(step, which, "failed")
+    step.many(SQL["delete"], [(item.row,) for item in chosen])
+    step.many(SQL["delete_memos"], [item.key for item in chosen])
+    return ControlResult(changed=[item.key for item in chosen], more=more)

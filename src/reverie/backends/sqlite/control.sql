@@ -1,0 +1,45 @@
+-- name: by_ids
+SELECT m.rowid, m.user_id, m.id, m.lane, m.status, m.error_message FROM json_each(:item_ids) AS given
+  CROSS JOIN pending_messages AS m ON m.user_id = :user_id AND m.id = given.value
+WHERE (:task_id IS NULL OR m.task_id = :task_id) AND (:project_id IS NULL OR m.project_id = :project_id)
+  AND (:label IS NULL OR m.message_type = :label)
+  AND m.status IN (SELECT value FROM json_each(:statuses))
+ORDER BY m.rowid LIMIT :limit
+
+-- name: of_user
+SELECT rowid, user_id, id, lane, status, error_message FROM pending_messages
+WHERE user_id = :user_id
+  AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
+  AND (:label IS NULL OR message_type = :label)
+  AND +status IN (SELECT value FROM json_each(:statuses))
+ORDER BY rowid LIMIT :limit
+
+-- name: of_anyone
+SELECT rowid, user_id, id, lane, status, error_message FROM pending_messages
+WHERE status IN (SELECT value FROM json_each(:statuses))
+  AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
+  AND (:label IS NULL OR message_type = :label)
+ORDER BY rowid LIMIT :limit
+
+-- name: request_cancel
+UPDATE pending_messages SET cancel_requested = 1, updated_at_epoch = ?2 WHERE rowid = ?1
+
+-- name: requeue
+-- A message that has ended waits again as if it were new; its deadline is over.
+UPDATE pending_messages
+SET status = 'pending', retry_count = 0, losses = 0, requeues = requeues + 1, error_message = NULL,
+    started_at_epoch = NULL, processed_at_epoch = NULL, expires_at_epoch = NULL, deadline_epoch = NULL,
+    extra = json_remove(extra, '$.deadline'), place = ?2, updated_at_epoch = ?3
+WHERE rowid = ?1
+
+-- name: delete
+DELETE FROM pending_messages WHERE rowid = ?1
+
+-- name: delete_memos
+DELETE FROM memos WHERE user_id = ?1 AND id = ?2
+
+-- name: pause
+INSERT INTO paused_labels (label, reason) VALUES (?1, ?2) ON CONFLICT (label) DO UPDATE SET reason = excluded.reason
+
+-- name: resume
+DELETE FROM paused_labels WHERE label = ?1

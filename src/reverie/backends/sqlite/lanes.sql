@@ -1,0 +1,77 @@
+-- name: take_numbers
+-- Reserves `places` places and one turn, and counts `depth` messages more; the answer is the last of each.
+UPDATE queue_counters SET place = place + :places, turn = turn + 1, depth = depth + :depth
+RETURNING place, turn, depth
+
+-- name: write_lanes
+-- Every change of a lane ends with this one statement. It is given [[lane, messages more, running more, delay in
+-- ms or null if no claim has ended, ordered or null, min_idle_ms or null], …]; a lane that says how it is ordered
+-- was served. A lane is in the ring, that is it has a turn, exactly while it may be served.
+UPDATE lanes
+SET depth = new.depth, running = new.running, ordered = new.ordered, min_idle_ms = new.min_idle_ms,
+    rest_until_epoch = new.rest_until_epoch,
+    ready_at_epoch = CASE WHEN new.ready AND (new.served OR lanes.turn IS NULL) THEN :now ELSE ready_at_epoch END,
+    turn = CASE WHEN new.ready THEN CASE WHEN new.served THEN :turn ELSE coalesce(lanes.turn, :turn) END END
+FROM (
+  SELECT *, rest_until_epoch IS NULL AND (running = 0 OR NOT ordered)
+    AND (:most_running IS NULL
+      OR (SELECT sum(t.running) FROM lanes AS t WHERE t.user_id = state.user_id AND t.project_id = state.project_id)
+        < :most_running)
+    AND EXISTS (
+      SELECT 1 FROM pending_messages AS m
+      WHERE m.lane = state.lane AND m.status = 'pending' AND m.place IS NOT NULL
+    ) AS ready
+  FROM (
+    SELECT l.lane, l.user_id, l.project_id, l.depth + (given.value ->> 1) AS depth,
+      l.running + (given.value ->> 2) AS running,
+      coalesce(given.value ->> 4, l.ordered) AS ordered, coalesce(given.value ->> 5, l.min_idle_ms) AS min_idle_ms,
+      given.value ->> 4 IS NOT NULL AS served,
+      CASE WHEN given.value ->> 3 IS NOT NULL AND max(l.min_idle_ms, (given.value ->> 3) * l.ordered) > 0
+        THEN max(coalesce(l.rest_until_epoch, 0), :now + max(l.min_idle_ms, (given.value ->> 3) * l.ordered))
+        ELSE l.rest_until_epoch END AS rest_until_epoch
+    FROM json_each(:lanes) AS given CROSS JOIN lanes AS l ON l.lane = given.value ->> 0
+  ) AS state
+) AS new
+WHERE lanes.lane = new.lane
+RETURNING lanes.message_type, lanes.turn, lanes.rest_until_epoch
+
+-- name: lanes_of_tenants
+-- All lanes of the tenants that these lanes belong to.
+SELECT t.lane FROM lanes AS t JOIN (
+  SELECT DISTINCT user_id, project_id FROM lanes WHERE lane IN (SELECT value FROM json_each(:lanes))
+) AS l ON t.user_id = l.user_id AND t.project_id = l.project_id
+
+-- name: ready
+SELECT DISTINCT message_type FROM lanes WHERE turn IS NOT NULL
+
+-- name: any_dependants
+SELECT EXISTS (SELECT 1 FROM dependencies), EXISTS (SELECT 1 FROM memos)
+
+-- name: dependants
+-- Who waits for these, in the order of their submission: `ended` is [[user_id, id, status], …].
+SELECT m.rowid, m.user_id, m.id, m.lane, m.waits_for, m.due_at_epoch, m.extra, given.value ->> 1, given.value ->> 2
+FROM json_each(:ended) AS given
+  CROSS JOIN dependencies AS d ON d.user_id = given.value ->> 0 AND d.parent_id = given.value ->> 1
+  CROSS JOIN pending_messages AS m ON m.user_id = d.user_id AND m.id = d.child_id
+WHERE m.status = 'pending' AND m.waits_for > 0
+ORDER BY m.rowid, given.key
+
+-- name: drop_dependencies
+DELETE FROM dependencies
+WHERE (user_id, parent_id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:ended))
+
+-- name: free_dependant
+UPDATE pending_messages
+SET waits_for = ?2, place = ?3, due_at_epoch = CASE WHEN ?3 IS NULL THEN due_at_epoch END, updated_at_epoch = ?4
+WHERE rowid = ?1
+
+-- name: end_waiting
+-- Ends a message that waits. A dead letter is kept, a cancelled message for a while.
+UPDATE pending_messages
+SET status = 'failed', error_message = ?2, processed_at_epoch = ?3, expires_at_epoch = ?4, waits_for = 0,
+    place = NULL, due_at_epoch = NULL, updated_at_epoch = ?3
+WHERE rowid = ?1
+
+-- name: drop_memos
+DELETE FROM memos
+WHERE (user_id, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:ended) WHERE value ->> 2 <> 'failed')

@@ -1,0 +1,94 @@
+"""Between a row of `pending_messages` and a message."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from reverie.backends.moves import Status
+from reverie.clock import from_epoch_ms
+from reverie.message import Message
+from reverie.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["extra_of", "load_statements", "message_from_row", "status_of"]
+
+MESSAGE_COLUMNS = (
+    "user_id, id, message_type, memory_session_id, project_id, payload, level, retry_count, losses, "
+    "task_id, trace_id, user_name, info, timestamp_epoch, requeues, extra"
+)
+"""What `message_from_row` takes, in this order; statements name it `message_columns`."""
+
+STATUS = {
+    "pending": Status.WAITING,
+    "processing": Status.IN_PROGRESS,
+    "completed": Status.COMPLETED,
+    "failed": Status.FAILED,
+}
+
+
+class _Rare(msgspec.Struct, omit_defaults=True):
+    """Fields that most messages leave out; they are stored together, as JSON."""
+
+    deadline: datetime | None = None
+    depends_on: tuple[str, ...] = ()
+    if_dependency_fails: Literal["fail", "run"] = "fail"
+    unique_key: str | None = None
+    unique_window_s: float = 0
+    unique_policy: Literal["skip", "replace", "extend"] = "skip"
+
+
+_decode_rare = msgspec.json.Decoder(_Rare).decode
+
+
+def load_statements(filename: str) -> dict[str, str]:
+    """Read the statements of one file of this backend."""
+    statements = load_queries(__package__ or "", filename)
+    return {name: text.replace("message_columns", MESSAGE_COLUMNS) for name, text in statements.items()}
+
+
+def status_of(stored: str, error: str | None) -> Status:
+    """Map a row of `pending_messages` to the engine's own word for it."""
+    return Status.CANCELLED if stored == "failed" and error == "cancelled" else STATUS[stored]
+
+
+def extra_of(message: Message) -> str | None:
+    """The rare fields of a message as JSON; None if it has none of them."""
+    if message.unique_key is None and not message.depends_on and message.deadline is None:
+        return None
+    rare = _Rare(*(getattr(message, name) for name in _Rare.__struct_fields__))
+    return msgspec.json.encode(rare).decode()
+
+
+def message_from_row(row: Sequence[Any]) -> Message:
+    """Build a message from the columns of `MESSAGE_COLUMNS`."""
+    (
+        user_id, item_id, label, session_id, cube, payload, level, attempts, losses,
+        task_id, trace_id, user_name, info, timestamp, requeues, extra,
+    ) = row  # fmt: skip
+    message = Message(
+        user_id=user_id,
+        item_id=item_id,
+        label=label,
+        session_id=session_id,
+        mem_cube_id=cube,
+        content=payload,
+        level=level,
+        attempts=attempts,
+        losses=losses,
+        task_id=task_id,
+        trace_id=trace_id,
+        user_name=user_name,
+        info=None if info is None else msgspec.json.decode(info),
+        timestamp=from_epoch_ms(timestamp),
+        requeues=requeues,
+    )
+    return message if extra is None else msgspec.structs.replace(message, **_rare_fields(extra))
+
+
+def _rare_fields(extra: str) -> dict[str, Any]:
+    return msgspec.structs.asdict(_decode_rare(extra))

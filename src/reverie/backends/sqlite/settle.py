@@ -1,0 +1,140 @@
+"""Settling: how runs ended, each whole or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from reverie.backends.moves import Move, Settled, Status
+from reverie.backends.sqlite.advance import lose
+from reverie.backends.sqlite.claim import identity
+from reverie.backends.sqlite.rows import load_statements, status_of
+from reverie.backends.sqlite.step import to_json
+from reverie.backends.sqlite.submit import insert
+from reverie.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.moves import Settlement
+    from reverie.backends.sqlite.step import Step
+
+__all__ = ["settle"]
+
+SQL = load_statements("settle.sql")
+STORED_STATUS = {
+    Move.COMPLETE: "completed",
+    Move.RETRY: "pending",
+    Move.RELEASE: "pending",
+    Move.CANCEL: "failed",
+    Move.BURY: "failed",
+}
+"""A cancelled message is stored as failed with the error `cancelled`."""
+UNWRITABLE = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    ValueError,
+    TypeError,
+    RecursionError,
+    InvalidMessageError,
+)
+"""What is wrong with an answer, rather than with the file."""
+
+
+def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
+    """End claims and give their lanes back."""
+    plain = [settlement for settlement in settlements if _is_plain(settlement)]
+    together = bool(plain) and _end_together(step, plain)
+    answers = [
+        Settled(key=settlement.claim.key, state="applied")
+        if together and _is_plain(settlement)
+        else _settle_one(step, settlement)
+        for settlement in settlements
+    ]
+    step.finish()
+    return answers
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    """Whether it is a completion that nothing follows from."""
+    return settlement.move is Move.COMPLETE and not (settlement.effects or settlement.follow_ups)
+
+
+def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
+    """End plain completions by one statement; False, and nothing has changed, if not all stand."""
+    expires = step.now + step.limits.retention_ms
+    claims = to_json([identity(settlement.claim) for settlement in settlements])
+    step.connection.execute("SAVEPOINT together")
+    step.connection.execute(SQL["end_claims"], {"now": step.now, "expires": expires, "claims": claims})
+    whole = step.connection.changes() == len(settlements)
+    if not whole:
+        step.connection.execute("ROLLBACK TO together")
+    step.connection.execute("RELEASE together")
+    if whole:
+        step.expect(expires)
+        for settlement in settlements:
+            _released(step, settlement, Status.COMPLETED)
+    return whole
+
+
+def _settle_one(step: Step, settlement: Settlement) -> Settled:
+    key = settlement.claim.key
+    if settlement.move is Move.LOSE:
+        applied = lose(step, identity(settlement.claim), settlement.claim.handle[1])
+        return Settled(key=key, state="applied" if applied else "stale")
+    try:
+        with step.connection:  # a savepoint
+            status = _end_claim(step, settlement)
+    except UNWRITABLE as error:
+        return Settled(key=key, state="rejected", error=repr(error))
+    if status is None:
+        return Settled(key=key, state="stale")
+    _released(step, settlement, status)
+    return Settled(key=key, state="applied")
+
+
+def _end_claim(step: Step, settlement: Settlement) -> Status | None:
+    """Write one settlement and what follows from it; None if the claim is no longer the worker's."""
+    rows = step.rows(SQL["end_claim"], _bindings(step, settlement))
+    if not rows:
+        return None
+    status = status_of(*rows[0])
+    if settlement.move is Move.COMPLETE:
+        if step.apply_effects is not None and settlement.effects:
+            step.apply_effects(step.connection, settlement.claim.message, settlement.effects, step.now)
+        insert(step, settlement.follow_ups)
+    elif settlement.delay_ms and status is Status.WAITING:
+        due = step.now + settlement.delay_ms
+        if step.rows(SQL["postpone"], {"row": settlement.claim.handle[0], "due": due}):
+            step.expect(due)
+    return status
+
+
+def _released(step: Step, settlement: Settlement, status: Status) -> None:
+    """Note what the end of a claim means for its lane, and for those who wait for its message."""
+    message = settlement.claim.message
+    change = step.lane(settlement.claim.handle[1])
+    change.release(settlement.delay_ms if settlement.move in {Move.RETRY, Move.RELEASE} else 0)
+    if status.ended:
+        change.depth -= 1
+        step.ended(message.user_id, message.item_id, status)
+
+
+def _bindings(step: Step, settlement: Settlement) -> dict[str, Any]:
+    move = settlement.move
+    row, user_id, item_id, claim_id = identity(settlement.claim)
+    expires = step.now + step.limits.retention_ms
+    step.expect(expires)
+    return {
+        "status": STORED_STATUS[move],
+        "error": "cancelled" if move is Move.CANCEL else settlement.error,
+        "kept": move in {Move.COMPLETE, Move.CANCEL},
+        "expires": expires,
+        "attempt": settlement.attempt,
+        "now": step.now,
+        "row": row,
+        "user_id": user_id,
+        "id": item_id,
+        "claim_id": claim_id,
+    }

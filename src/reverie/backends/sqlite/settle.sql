@@ -1,0 +1,34 @@
+-- name: end_claim
+-- The fence: only the holder of the claim changes anything. The rowid finds the row quickly; what it is is
+-- compared all the same, because a VACUUM may have given its number to another. Someone may have asked to cancel it:
+-- then it does not come again and is no dead letter, but what is completed is completed.
+UPDATE pending_messages
+SET status = CASE WHEN cancel_requested AND :status <> 'completed' THEN 'failed' ELSE :status END,
+    error_message = CASE WHEN cancel_requested AND :status <> 'completed' THEN 'cancelled' ELSE :error END,
+    processed_at_epoch = CASE WHEN cancel_requested OR :status <> 'pending' THEN :now END,
+    expires_at_epoch = CASE WHEN :kept OR cancel_requested THEN :expires END,
+    retry_count = retry_count + :attempt, cancel_requested = 0,
+    place = CASE WHEN :status = 'pending' AND NOT cancel_requested THEN place END,
+    claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
+WHERE rowid = :row AND user_id = :user_id AND id = :id AND claim_id = :claim_id AND status = 'processing'
+RETURNING status, error_message
+
+-- name: end_claims
+-- The same for completions that nothing follows from, without coming back to Python for each: `claims` is
+-- [[rowid, user_id, id, claim_id], …]. If it has changed fewer rows than it was given, some are stale.
+UPDATE pending_messages
+SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, processed_at_epoch = :now,
+    expires_at_epoch = :expires, cancel_requested = 0, place = NULL,
+    claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
+WHERE rowid IN (
+  SELECT m.rowid FROM json_each(:claims) AS given CROSS JOIN pending_messages AS m
+  WHERE m.rowid = given.value ->> 0 AND m.user_id = given.value ->> 1 AND m.id = given.value ->> 2
+    AND m.claim_id = given.value ->> 3 AND +m.status = 'processing'
+)
+
+-- name: postpone
+-- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place
+-- and the lane rests.
+UPDATE pending_messages SET place = NULL, due_at_epoch = :due
+WHERE rowid = :row AND NOT (SELECT ordered FROM lanes WHERE lanes.lane = pending_messages.lane)
+RETURNING 1

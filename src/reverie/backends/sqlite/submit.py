@@ -1,0 +1,250 @@
+"""Submitting: new messages take their place at the end of their lane, or wait for their time or others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
+from reverie.backends.moves import Submitted
+from reverie.backends.sqlite.rows import extra_of, status_of
+from reverie.backends.sqlite.step import to_json
+from reverie.clock import to_epoch_ms
+from reverie.message import Key, Lane, level_of
+from reverie.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.sqlite.step import Step
+    from reverie.message import Message
+
+__all__ = ["check_known", "insert", "submit"]
+
+SQL = load_queries(__package__ or "", "submit.sql")
+COLUMNS = 23
+"""Values of one message in `insert_messages`."""
+CHUNKS = (256, 64, 16, 4, 1)
+"""Rows are written by so many in one statement; few sizes, so that each statement is prepared once."""
+
+
+def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
+    """Accept messages; all of them, or (an error) none."""
+    if step.limits.refuse_unhandled:
+        labels = to_json(sorted({message.label for message in messages}))
+        for (label,) in step.rows(SQL["unhandled"], {"labels": labels, "now": step.now}):
+            raise unhandled(label)
+    answers = insert(step, messages)
+    step.finish()
+    accepted = [m for m, answer in zip(messages, answers, strict=True) if answer.status == "accepted"]
+    _check_limits(step, accepted)
+    return answers
+
+
+def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
+    """Write new messages. Who calls this finishes the step."""
+    check_known(step, messages)
+    answers: list[Submitted] = []
+    plain: list[Message] = []
+    for message in messages:
+        if message.unique_key is None:
+            plain.append(message)
+            continue
+        answers += _insert_all(step, plain)
+        plain = []
+        answers.append(_insert_unique(step, message))
+    answers += _insert_all(step, plain)
+    children = [
+        message
+        for message, answer in zip(messages, answers, strict=True)
+        if message.depends_on and answer.status == "accepted"
+    ]
+    if children:
+        _link(step, children)
+    return answers
+
+
+def check_known(step: Step, messages: Sequence[Message]) -> None:
+    """Refuse a message that depends on what is neither known nor submitted with it."""
+    given = {message.key for message in messages}
+    named = (Key(message.user_id, parent) for message in messages for parent in message.depends_on)
+    parents = [key for key in dict.fromkeys(named) if key not in given]
+    if parents:
+        known = {(row[0], row[1]) for row in step.rows(SQL["statuses"], {"keys": to_json(parents)})}
+        for key in parents:
+            if key not in known:
+                raise unknown_parent(key.item_id)
+
+
+def _insert_all(step: Step, messages: Sequence[Message]) -> list[Submitted]:
+    """Write messages by few statements, however many there are."""
+    if not messages:
+        return []
+    lanes = _lanes(step, messages)
+    values = [
+        _values(step, message, lanes[message.lane], place)
+        for message, place in zip(messages, step.take_places(len(messages)), strict=True)
+    ]
+    new: set[tuple[str, str]] = set()
+    for user_id, item_id, lane in _write(step, "insert_messages", COLUMNS, values):
+        new.add((user_id, item_id))
+        step.lane(lane).depth += 1
+    if len(new) == len(messages):
+        return [Submitted(message.item_id, "accepted") for message in messages]
+    return _answers(step, messages, new)
+
+
+def _answers(step: Step, messages: Sequence[Message], new: set[tuple[str, str]]) -> list[Submitted]:
+    """Tell the messages that were written from those whose id was known before."""
+    known = {
+        Key(user_id, item_id): fingerprint
+        for user_id, item_id, fingerprint in step.rows(
+            SQL["fingerprints"], {"keys": to_json([message.key for message in messages])}
+        )
+    }
+    answers = []
+    for message in messages:
+        if message.key in new:
+            new.discard(message.key)
+            answers.append(Submitted(message.item_id, "accepted"))
+        else:
+            same = known[message.key] == message.fingerprint()
+            answers.append(Submitted(message.item_id, "duplicate" if same else "conflict"))
+    return answers
+
+
+def _lanes(step: Step, messages: Sequence[Message]) -> dict[Lane, int]:
+    """The numbers of the messages' lanes; those that are new are written."""
+    levels = {message.lane: message.level or level_of(message.label) for message in messages}
+    rows = _write(step, "upsert_lanes", 4, [(*lane, level) for lane, level in levels.items()])
+    return {Lane(user_id, cube, label): lane for lane, user_id, cube, label in rows}
+
+
+def _values(step: Step, message: Message, lane: int, place: int) -> tuple[Any, ...]:
+    due = to_epoch_ms(message.due) if message.due else None
+    later = due is not None and due > step.now
+    deadline = to_epoch_ms(message.deadline) if message.deadline else None
+    step.expect(due if later else None)
+    step.expect(deadline)
+    return (
+        message.user_id,
+        message.item_id,
+        message.label,
+        message.session_id,
+        message.mem_cube_id,
+        message.content,
+        step.now,
+        step.now,
+        lane,
+        message.level or level_of(message.label),
+        None if later or message.depends_on else place,
+        due if later else None,
+        message.fingerprint(),
+        message.task_id,
+        message.trace_id,
+        message.user_name,
+        None if message.info is None else to_json(message.info),
+        to_epoch_ms(message.timestamp) if message.timestamp else step.now,
+        deadline,
+        len(set(message.depends_on)),
+        message.unique_key,
+        step.now + round(message.unique_window_s * 1000) if message.unique_key is not None else None,
+        extra_of(message),
+    )
+
+
+def _insert_unique(step: Step, message: Message) -> Submitted:
+    """Write a message with a unique key, unless another stands for it."""
+    identity = {"keys": to_json([message.key])}
+    if step.rows(SQL["fingerprints"], identity):
+        return _answers(step, [message], set())[0]
+    holders = step.rows(
+        SQL["holders"],
+        {
+            "user_id": message.user_id,
+            "project_id": message.mem_cube_id,
+            "message_type": message.label,
+            "unique_key": message.unique_key,
+            "now": step.now,
+        },
+    )
+    waiting = [holder for holder in holders if holder[3] == "pending"]
+    running = [holder for holder in holders if holder[3] == "processing"]
+    if message.unique_policy == "replace":
+        for row, item_id, lane, *_ in waiting:
+            step.end_waiting(row, message.user_id, item_id, lane, "cancelled")
+    elif message.unique_policy == "extend" and waiting:
+        _reschedule(step, waiting[0], message)
+        return Submitted(waiting[0][1], "duplicate")
+    elif holders and not (message.unique_policy == "extend" and running):
+        return Submitted(holders[0][1], "duplicate")
+    return _insert_all(step, [message])[0]
+
+
+def _reschedule(step: Step, holder: tuple[Any, ...], message: Message) -> None:
+    row, _, lane, *_ = holder
+    due = to_epoch_ms(message.due) if message.due else step.now
+    step.rows(SQL["reschedule"], {"row": row, "due": due, "now": step.now})
+    step.lane(lane)
+    step.expect(max(due, step.now))
+
+
+def _link(step: Step, children: Sequence[Message]) -> None:
+    """Let messages wait for those they depend on; what has ended already counts when the step finishes."""
+    parents = {Key(child.user_id, parent) for child in children for parent in child.depends_on}
+    rows = step.rows(SQL["statuses"], {"keys": to_json(list(parents))})
+    for user_id, item_id, status, error in rows:
+        if (ended := status_of(status, error)).ended:
+            step.ended(user_id, item_id, ended)
+    known = {(row[0], row[1]) for row in rows}
+    for parent in parents - known:  # one that was skipped for its unique key: another stands for it
+        step.ended(*parent, status=status_of("completed", None))
+    edges = [(c.user_id, parent, c.item_id) for c in children for parent in c.depends_on]
+    step.many(SQL["add_dependency"], edges)
+
+
+def _check_limits(step: Step, accepted: Sequence[Message]) -> None:
+    """Refuse what has just been written, if there is no room for it: the transaction takes it back."""
+    if not accepted:
+        return
+    limits = step.limits
+    check_depth(limits.total, step.depth)
+    tenants = Counter((message.user_id, message.mem_cube_id) for message in accepted)
+    if limits.tenant.depth is not None:
+        bindings = {"tenants": to_json(list(tenants))}
+        for user_id, cube, depth in step.rows(SQL["tenant_depths"], bindings):
+            check_depth(limits.tenant, depth, f"{user_id}/{cube}")
+    if limits.total.rate is not None:
+        arrival = next_arrival(limits.total, _arrival(step, ""), step.now, len(accepted))
+        step.rows(SQL["set_arrival"], ("", arrival))
+    if limits.tenant.rate is not None:
+        for name, count in tenants.items():
+            scope = to_json(name)
+            arrival = next_arrival(limits.tenant, _arrival(step, scope), step.now, count, "/".join(name))
+            step.rows(SQL["set_arrival"], (scope, arrival))
+
+
+def _arrival(step: Step, scope: str) -> float:
+    rows = step.rows(SQL["arrival"], (scope,))
+    return float(rows[0][0]) if rows else 0.0
+
+
+def _write(
+    step: Step, statement: str, columns: int, values: Sequence[tuple[Any, ...]]
+) -> list[tuple[Any, ...]]:
+    """Write rows by as few statements as there are chunks; answers all that they return."""
+    answers: list[tuple[Any, ...]] = []
+    start = 0
+    for size in CHUNKS:
+        while len(values) - start >= size:
+            flat = [value for row in values[start : start + size] for value in row]
+            answers += step.rows(_statement(statement, columns, size), flat)
+            start += size
+    return answers
+
+
+@lru_cache
+def _statement(name: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"{SQL[name]} {', '.join([row] * rows)} {SQL[name + '_end']}"

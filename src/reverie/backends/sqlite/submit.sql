@@ -1,0 +1,64 @@
+-- name: upsert_lanes
+-- Followed by one (user_id, project_id, message_type, level) for each lane, and `upsert_lanes_end`.
+INSERT INTO lanes (user_id, project_id, message_type, level) VALUES
+
+-- name: upsert_lanes_end
+ON CONFLICT (user_id, project_id, message_type) DO UPDATE SET level = excluded.level
+RETURNING lane, user_id, project_id, message_type
+
+-- name: insert_messages
+-- Followed by the values of each message, and `insert_messages_end`.
+INSERT INTO pending_messages (
+  user_id, id, message_type, memory_session_id, project_id, payload, created_at_epoch, updated_at_epoch,
+  lane, level, place, due_at_epoch, fingerprint, task_id, trace_id, user_name, info, timestamp_epoch,
+  deadline_epoch, waits_for, unique_key, unique_until_epoch, extra
+) VALUES
+
+-- name: insert_messages_end
+ON CONFLICT (user_id, id) DO NOTHING
+RETURNING user_id, id, lane
+
+-- name: fingerprints
+SELECT m.user_id, m.id, m.fingerprint FROM json_each(:keys) AS given
+  CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
+
+-- name: unhandled
+SELECT given.value FROM json_each(:labels) AS given
+WHERE NOT EXISTS (
+  SELECT 1 FROM workers AS w, json_each(w.labels) AS handled
+  WHERE w.alive_until_epoch > :now AND handled.value = given.value
+)
+LIMIT 1
+
+-- name: statuses
+-- How these messages stand: [[user_id, id], …].
+SELECT m.user_id, m.id, m.status, m.error_message FROM json_each(:keys) AS given
+  CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
+
+-- name: add_dependency
+INSERT OR IGNORE INTO dependencies (user_id, parent_id, child_id) VALUES (?, ?, ?)
+
+-- name: holders
+-- Who has a unique key: what waits comes first, then what runs, then what has ended within its window.
+SELECT rowid, id, lane, status, place FROM pending_messages
+WHERE user_id = :user_id AND project_id = :project_id AND message_type = :message_type AND unique_key = :unique_key
+  AND (status IN ('pending', 'processing') OR unique_until_epoch > :now)
+ORDER BY CASE status WHEN 'pending' THEN 1 WHEN 'processing' THEN 2 ELSE 3 END, rowid DESC
+
+-- name: reschedule
+-- A message whose time has come keeps its place; one that is put off leaves it.
+UPDATE pending_messages
+SET due_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN max(:due, :now) END,
+    place = CASE WHEN :due > :now THEN NULL ELSE place END, updated_at_epoch = :now
+WHERE rowid = :row
+
+-- name: tenant_depths
+SELECT t.user_id, t.project_id, sum(t.depth) FROM json_each(:tenants) AS given
+  CROSS JOIN lanes AS t ON t.user_id = given.value ->> 0 AND t.project_id = given.value ->> 1
+GROUP BY 1, 2
+
+-- name: arrival
+SELECT arrival FROM arrivals WHERE scope = ?
+
+-- name: set_arrival
+INSERT INTO arrivals VALUES (?1, ?2) ON CONFLICT (scope) DO UPDATE SET arrival = excluded.arrival
