@@ -233,7 +233,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 
 
 def _check_dependencies(message: Message, limits: MessageLimits) -> None:
-    parents = message.depends_on
+    parents: Any = message.depends_on
     if not isinstance(parents, tuple) or not all(isinstance(parent, str) and parent for parent in parents):
         raise InvalidMessageError("depends_on", parents, "must be a tuple of item ids")
     if message.item_id in parents:

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from reverie.backends.memory import MemoryBackend
-from reverie.backends.moves import QueueLimits
 from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import SystemClock
 from reverie.dispatch.registry import Registry
@@ -17,7 +16,7 @@ from reverie.dispatch.worker import Worker
 from reverie.errors import UnknownSchemeError
 from reverie.handlers import BUILTIN
 from reverie.memory.sqlite.store import SqliteMemoryStore, apply_effects
-from reverie.message import check_message
+from reverie.message import check_batch, check_message
 from reverie.observe.finishes import Finishes
 from reverie.storage.sqlite import Database
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Accepted, Settlement
+    from reverie.backends.moves import Accepted
     from reverie.clock import Clock
     from reverie.dispatch.settings import LabelSettings
     from reverie.message import Message
@@ -69,6 +68,7 @@ class Runtime:
         """Check messages and give each the level of its label."""
         for message in messages:
             check_message(message, self.limits)
+        check_batch(messages)
         level = self.registry.orchestrator.level
         return [msgspec.structs.replace(message, level=level(message.label)) for message in messages]
 
@@ -109,17 +109,18 @@ class Runtime:
             store=self.store,
             registry=self.registry,
             settings=settings,
+            clock=self.clock,
             policy=SettlementPolicy(
                 backoff=Backoff(first_s=settings.backoff_s, longest_s=settings.max_backoff_s),
                 limits=self.limits,
                 level_of=self.registry.orchestrator.level,
             ),
-            on_settled=self._settled,
+            on_settled=self.finishes.announce,
         )
 
     def _backend(self, url: str) -> Backend:
         settings = self.settings.queue
-        limits = QueueLimits(max_losses=settings.max_losses, retention_ms=round(settings.retention_s * 1000))
+        limits = settings.limits()
         scheme = urlsplit(url).scheme
         if scheme == "memory":
             return MemoryBackend(self.clock, limits)
@@ -142,9 +143,6 @@ class Runtime:
         if url not in self._databases:
             self._databases[url] = Database(_path(url), self.settings.queue.durability)
         return self._databases[url]
-
-    def _settled(self, settlements: Sequence[Settlement]) -> None:
-        self.finishes.announce(settlement.claim.key for settlement in settlements)
 
 
 def _path(url: str) -> str:

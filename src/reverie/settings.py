@@ -46,7 +46,8 @@ class LimitSettings(BaseModel):
 
     max_content_bytes: int = Field(1024 * 1024, ge=1, description="bytes of a message's content")
     max_json_depth: int = Field(32, ge=1, description="levels of objects and lists inside each other")
-    max_id_bytes: int = Field(512, ge=1, description="bytes of any id, label or name")
+    max_id_bytes: int = Field(512, ge=1, description="bytes of any id, label, name or key")
+    max_dependencies: int = Field(100, ge=0, description="items that one message may depend on")
 
     def for_messages(self) -> MessageLimits:
         """The same as the message's own value."""

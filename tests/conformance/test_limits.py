@@ -17,7 +17,7 @@ async def test_a_full_queue_refuses_and_keeps_nothing_of_it(bench: Bench) -> Non
     with pytest.raises(QueueFullError) as refusal:
         await bench.submit(message("3"), message("4"))
     assert (refusal.value.limit, refusal.value.allowed, refusal.value.tenant) == (
-        "queue.limits.depth",
+        "queue.max_depth",
         3,
         None,
     )
@@ -38,7 +38,7 @@ async def test_a_full_tenant_does_not_stand_in_the_way_of_others(bench: Bench) -
     await bench.submit(message("1"), message("2", label="other"))
     with pytest.raises(QueueFullError, match="'ann/ann'") as refusal:
         await bench.submit(message("3"))
-    assert refusal.value.limit == "queue.tenant_limits.depth"
+    assert refusal.value.limit == "queue.max_depth_per_tenant"
     assert await bench.submit(message("3", "bob"), message("4", mem_cube_id="c")) == ["accepted"] * 2
 
 
@@ -48,7 +48,7 @@ async def test_a_tenant_may_not_submit_faster_than_its_rate(bench: Bench) -> Non
     assert await bench.submit(message("2")) == ["accepted"]
     with pytest.raises(QueueFullError) as refusal:
         await bench.submit(message("3"))
-    assert (refusal.value.limit, refusal.value.retry_after_s) == ("queue.tenant_limits.rate", 0.5)
+    assert (refusal.value.limit, refusal.value.retry_after_s) == ("queue.max_rate_per_tenant", 0.5)
     assert await bench.submit(message("3", "bob")) == ["accepted"]
     assert await bench.submit(message("1")) == ["duplicate"]
     bench.clock.advance(0.5)
@@ -65,7 +65,7 @@ async def test_a_tenant_may_not_submit_faster_than_its_rate(bench: Bench) -> Non
 @pytest.mark.limits(total=ScopeLimits(rate=1))
 async def test_all_together_may_not_submit_faster_than_the_rate(bench: Bench) -> None:
     await bench.submit(message("1"))
-    with pytest.raises(QueueFullError, match="queue.limits.rate"):
+    with pytest.raises(QueueFullError, match=r"queue\.max_rate = "):
         await bench.submit(message("1", "bob"))
 
 

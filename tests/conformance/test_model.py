@@ -1,7 +1,8 @@
 """Any sequence of moves leaves every backend where the plain model is.
 
-The model is the memory backend. Both are given the same messages, claims, settlements, commands and steps of
-the clock, and claims that are forgotten as if their worker had died; answers, lane order and every status agree.
+The model is the memory backend. Both are given the same messages, claims, settlements, commands and steps
+of the clock, and claims that are forgotten as if their worker had died; answers, lane order and every status
+must agree.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ async def settle(store, clock, earlier: Application | None, move: Move, **fields
     """Claim ONE, let an earlier run leave its row in the inbox, then settle."""
     backend = MemoryBackend(clock)
     request = ClaimRequest(worker="w", wants={"work": Want(slots=1)})
-    (claim,) = (await backend.submit([ONE], request)).claims
+    (claim,) = (await backend.queue.submit([ONE], request)).claims
     if earlier is not None:
         await store.apply([earlier])
     settler = Settler(backend, store, SettlementPolicy(), lambda _: None)
@@ -170,7 +170,7 @@ async def settle(store, clock, earlier: Application | None, move: Move, **fields
 
 
 async def status(backend: MemoryBackend, item_id: str = "1") -> Status | None:
-    rows = (await backend.read(StatusQuery(user_id="ann", item_id=item_id))).rows
+    rows = (await backend.views.read(StatusQuery(user_id="ann", item_id=item_id))).rows
     return rows[0].status if rows else None
 
 

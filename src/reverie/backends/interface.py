@@ -104,7 +104,8 @@ class Queue(Protocol):
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
         """Return when there may be work for one of `labels`, or time to call `advance`, or at `until`.
 
-        The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason. `until` is in epoch milliseconds of the queue's own clock.
+        The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason.
+        `until` is in epoch milliseconds of the queue's own clock.
         """
         ...
 

@@ -18,8 +18,7 @@ RETRY_WHEN_FULL_S = 5.0
 def check_depth(limits: ScopeLimits, depth: int, tenant: str | None = None) -> None:
     """Refuse a submit after which so many messages would not have ended."""
     if limits.depth is not None and depth > limits.depth:
-        scope = "tenant_limits" if tenant else "limits"
-        raise QueueFullError(f"queue.{scope}.depth", limits.depth, RETRY_WHEN_FULL_S, tenant)
+        raise QueueFullError(_setting("max_depth", tenant), limits.depth, RETRY_WHEN_FULL_S, tenant)
 
 
 def next_arrival(
@@ -34,10 +33,13 @@ def next_arrival(
     interval = 1000 / limits.rate
     ahead = max(0.0, arrival - now)
     if ahead > max(0.0, 1000 - interval):
-        scope = "tenant_limits" if tenant else "limits"
-        wait_s = (ahead - max(0.0, 1000 - interval)) / 1000
-        raise QueueFullError(f"queue.{scope}.rate", limits.rate, round(max(wait_s, 0.001), 3), tenant)
+        wait_s = round(max(0.001, (ahead - max(0.0, 1000 - interval)) / 1000), 3)
+        raise QueueFullError(_setting("max_rate", tenant), limits.rate, wait_s, tenant)
     return now + ahead + messages * interval
+
+
+def _setting(name: str, tenant: str | None) -> str:
+    return f"queue.{name}_per_tenant" if tenant else f"queue.{name}"
 
 
 def unknown_parent(item_id: str) -> InvalidMessageError:

@@ -70,7 +70,7 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_wait_ms: int = 60_000
     """A lane that waits longer than this for its turn counts as one level higher, each time."""
     refuse_unhandled: bool = False
-    """Whether a label that no live worker handles is refused; otherwise it is kept, and shown as unhandled."""
+    """Whether a label that no live worker handles is refused; else it is kept, and shown as unhandled."""
 
     max_losses: int = 5
     """Claims that may end without an outcome before the message is buried as `killed_worker`."""

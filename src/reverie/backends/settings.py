@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from reverie.backends.moves import QueueLimits, ScopeLimits
+
 __all__ = ["QueueSettings"]
 
 
@@ -27,9 +29,42 @@ class QueueSettings(BaseModel):
     retention_s: float = Field(
         7 * 24 * 3600, ge=0, description="seconds that the status of completed and cancelled work is kept"
     )
+    max_wait_s: float = Field(
+        60, gt=0, description="seconds that a lane waits for its turn before it counts as a level higher"
+    )
+    unknown_labels: Literal["keep", "refuse"] = Field(
+        "keep", description="a label that no live worker handles: keep it until one does, or refuse it"
+    )
+    max_depth: int | None = Field(
+        1_000_000, ge=1, description="messages not ended, in all; a submit beyond it is refused"
+    )
+    max_depth_per_tenant: int | None = Field(None, ge=1, description="the same, for each user's cube")
+    max_rate: float | None = Field(
+        None, gt=0, description="messages submitted per second, in all; a submit beyond it is refused"
+    )
+    max_rate_per_tenant: float | None = Field(None, gt=0, description="the same, for each user's cube")
+    max_concurrency: int | None = Field(
+        None, ge=1, description="messages in progress at once, in all workers; what is beyond it waits"
+    )
+    max_concurrency_per_tenant: int | None = Field(None, ge=1, description="the same, for each user's cube")
     allow_volatile: bool = Field(
         default=False, description="Redis: accept a server that may forget (no persistence, or evicting)"
     )
     durability_assumed: bool = Field(
         default=False, description="Redis: trust a server whose CONFIG may not be read to be persistent"
     )
+
+    def limits(self) -> QueueLimits:
+        """The same as the queue's own value."""
+        return QueueLimits(
+            tenant=ScopeLimits(
+                depth=self.max_depth_per_tenant,
+                rate=self.max_rate_per_tenant,
+                concurrency=self.max_concurrency_per_tenant,
+            ),
+            total=ScopeLimits(depth=self.max_depth, rate=self.max_rate, concurrency=self.max_concurrency),
+            max_wait_ms=round(self.max_wait_s * 1000),
+            refuse_unhandled=self.unknown_labels == "refuse",
+            max_losses=self.max_losses,
+            retention_ms=round(self.retention_s * 1000),
+        )

@@ -50,7 +50,9 @@ class Pace:
         return max(1, min(MOST_PER_SLOT, int(SLICE_S / max(self._seconds, 1e-9))))
 
 
-def want_of(handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_ms: int) -> Want:
+def want_of(
+    handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_ms: int, level: int = 3
+) -> Want:
     """What `free` slots of a handler have room for."""
     per_slot = handler.batch if handler.is_batch else pace.per_slot
     return Want(
@@ -59,11 +61,20 @@ def want_of(handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_m
         quantum=min(quantum, per_slot),
         ordered=handler.ordered or min_idle_ms > 0,  # a lane that must rest between runs has one at a time
         min_idle_ms=min_idle_ms,
+        level=level,
     )
 
 
 def form_batches(handler: Handler, claims: Sequence[Claim], free: int) -> list[list[Claim]]:
-    """Split the claims of one label over `free` slots; an ordered lane never stands in two batches."""
+    """Split the claims of one label over `free` slots; an ordered lane never stands in two batches.
+
+    What was lost before runs alone, so that it takes no other along if it is lost again.
+    """
+    lost = [[claim] for claim in claims if claim.message.losses]
+    return lost + _split(handler, [claim for claim in claims if not claim.message.losses], free - len(lost))
+
+
+def _split(handler: Handler, claims: Sequence[Claim], free: int) -> list[list[Claim]]:
     size = handler.batch if handler.is_batch else math.ceil(len(claims) / max(1, free))
     if not handler.ordered:
         return [list(claims[start : start + size]) for start in range(0, len(claims), size)]

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from reverie.clock import to_epoch_ms
 from reverie.dispatch.answers import read_answer, read_batch_answer
 from reverie.failpoints import failpoint
 from reverie.outcome import Bury, Cancel, Retry, Snooze
 from reverie.threads import ThreadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
     from reverie.backends.moves import Claim
     from reverie.dispatch.context import Context
     from reverie.dispatch.registry import Handler
-    from reverie.message import Lane, Message
+    from reverie.message import Key, Lane, Message
     from reverie.outcome import Outcome
 
 __all__ = ["Batch", "Executor", "LocalExecutor"]
@@ -54,6 +55,13 @@ class Executor(Protocol):
         """Give a running batch up: what has no outcome yet is answered as not run."""
         ...
 
+    def cancel(self, keys: Collection[Key]) -> None:
+        """Someone wants these messages cancelled: end their running calls, as far as that is possible.
+
+        `ctx.cancelled` says so to a handler that looks, and what has not begun does not begin.
+        """
+        ...
+
     async def close(self) -> None:
         """Let go of threads and processes. Idempotent."""
         ...
@@ -70,7 +78,7 @@ class LocalExecutor:
 
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """See `Executor.run`."""
-        call, give_up = _Call(batch, context), asyncio.Event()
+        call, give_up = _Call(batch, context, timeout_s), asyncio.Event()
         self._running[batch.batch_id] = (call, give_up)
         try:
             if batch.handler.is_async:
@@ -89,6 +97,11 @@ class LocalExecutor:
         """See `Executor.abandon`."""
         if batch_id in self._running:
             self._running[batch_id][1].set()
+
+    def cancel(self, keys: Collection[Key]) -> None:
+        """See `Executor.cancel`."""
+        for call, _ in self._running.values():
+            call.cancel(keys)
 
     async def close(self) -> None:
         """See `Executor.close`."""
@@ -109,11 +122,11 @@ class LocalExecutor:
         both: set[asyncio.Future[Any]] = {work, giving_up}
         try:
             while not work.done():
-                left = timeout_s if call.began is None else call.began + timeout_s - time.monotonic()
+                left = timeout_s if call.ends is None else call.ends - time.monotonic()
                 if give_up.is_set():
-                    call.give_up(None)
+                    call.give_up({})
                 elif left <= 0:
-                    call.give_up(Retry(reason=f"timeout: one call took longer than {timeout_s:g} s"))
+                    call.give_up(call.too_late)
                 if call.given_up:
                     return
                 await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -130,13 +143,20 @@ class _Call:
     so that both kinds of handler follow one set of rules.
     """
 
-    def __init__(self, batch: Batch, context: Context) -> None:
+    def __init__(self, batch: Batch, context: Context, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._handler = batch.handler
         self._messages = [claim.message for claim in batch.claims]
+        self._claims = tuple(batch.claims)
         self._context = context
         self._current: Sequence[int] = ()
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = False
         self.outcomes: dict[int, Outcome] = {}
-        self.began: float | None = None
+        self.ends: float | None = None
+        """When the time of the present call is over, by the monotonic clock."""
+        self.too_late: dict[int, Outcome] = {}
+        """What becomes of its messages then; of the others nothing is known."""
         self.given_up = False
 
     def run_sync(self) -> None:
@@ -152,25 +172,39 @@ class _Call:
 
     async def run_async(self) -> None:
         """Follow the plan on the event loop."""
+        self._task = asyncio.current_task()
         plan = self._plan()
         arguments = next(plan, None)
         while arguments is not None:
             try:
                 answer = await self._handler.function(*arguments)
             except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                answer = error  # cancelled by something of its own, not by us
+                answer = self._cancelled(error)
             except BaseException as error:  # noqa: BLE001  an answer like any other
                 answer = error
             arguments = _next(plan, answer)
 
-    def give_up(self, outcome: Outcome | None) -> None:
-        """Hear no further answers; what is being called now ends as `outcome`."""
+    def cancel(self, keys: Collection[Key]) -> None:
+        """End the present call, if it can be and all its messages are to be cancelled."""
+        current = [self._claims[index].key for index in self._current]
+        if self._task is not None and current and all(key in keys for key in current):
+            self._cancelling = True
+            self._task.cancel()
+
+    def _cancelled(self, error: asyncio.CancelledError) -> BaseException:
+        """What it means that an async handler was interrupted."""
+        if self._cancelling and self._task is not None:
+            self._cancelling = False
+            self._task.uncancel()
+            return Cancel()
+        if self._task is None or self._task.cancelling():
+            raise error
+        return error  # cancelled by something of its own, not by us
+
+    def give_up(self, outcomes: dict[int, Outcome]) -> None:
+        """Hear no further answers; what is being called now ends so."""
         self.given_up = True
-        if outcome is not None:
-            self.outcomes.update(dict.fromkeys(self._current, outcome))
+        self.outcomes.update(outcomes)
 
     def _plan(self) -> Generator[tuple[Any, ...], Any, None]:
         """Yield the arguments of each call, be sent its answer."""
@@ -187,6 +221,9 @@ class _Call:
             lane = self._messages[index].lane
             if lane in stopped:
                 continue
+            if self._is_cancelled(index):
+                self.outcomes[index] = Cancel()
+                continue
             if index and time.monotonic() - first > LONGEST_BATCH_S:
                 return  # slower than it was: others may have room for the rest
             answer = yield self._arguments([index])
@@ -196,12 +233,33 @@ class _Call:
             if self._handler.ordered and isinstance(self.outcomes.get(index), (Retry, Snooze)):
                 stopped.add(lane)
 
+    def _is_cancelled(self, index: int) -> bool:
+        desk = self._context.desk
+        return desk is not None and self._claims[index].key in desk.cancelled
+
     def _arguments(self, indexes: Sequence[int]) -> tuple[Any, ...]:
-        self._current = indexes
-        self.began = time.monotonic()
         messages = [self._messages[index] for index in indexes]
+        self._set_time(indexes)
+        self._current = indexes
         first: Message | list[Message] = messages if self._handler.is_batch else messages[0]
-        return (first, self._context) if self._handler.wants_context else (first,)
+        if not self._handler.wants_context:
+            return (first,)
+        claims = tuple(self._claims[index] for index in indexes)
+        return (first, replace(self._context, claims=claims, is_async=self._handler.is_async))
+
+    def _set_time(self, indexes: Sequence[int]) -> None:
+        """How long the next call may take: the handler's time limit, or until a deadline before that."""
+        seconds = self._timeout_s
+        timeout = Retry(reason=f"timeout: one call took longer than {seconds:g} s")
+        too_late: dict[int, Outcome] = dict.fromkeys(indexes, timeout)
+        deadlines = {i: d for i in indexes if (d := self._messages[i].deadline) is not None}
+        if deadlines and self._context.desk is not None:
+            first = min(deadlines.values())
+            left = (to_epoch_ms(first) - self._context.desk.clock.now()) / 1000
+            if left < seconds:
+                seconds = max(0.0, left)
+                too_late = {i: Bury("deadline") for i, deadline in deadlines.items() if deadline == first}
+        self.ends, self.too_late = time.monotonic() + seconds, too_late
 
     def _record(self, indexes: Sequence[int], answer: Any) -> None:
         failpoint("in_handler")

@@ -1,4 +1,4 @@
-"""The renewer: keeps the worker's claims, from a thread of its own.
+"""The renewer: keeps the worker's claims and says that it is alive, from a thread of its own.
 
 A handler that blocks the event loop must not cost the worker its claims, so this does not run on it.
 """
@@ -13,10 +13,11 @@ from reverie.errors import ReverieError
 from reverie.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Queue
-    from reverie.backends.moves import Claim
+    from reverie.backends.moves import Claim, Presence
+    from reverie.message import Key
 
 __all__ = ["Renewer"]
 
@@ -30,10 +31,20 @@ class Renewer:
     """Extends the lease of every claim that `held` names, every `every_s` seconds."""
 
     def __init__(
-        self, queue: Queue, held: Callable[[], list[Claim]], *, lease_s: float, every_s: float
+        self,
+        queue: Queue,
+        held: Callable[[], list[Claim]],
+        presence: Callable[[], Presence],
+        on_cancel: Callable[[Sequence[Key]], None],
+        *,
+        lease_s: float,
+        every_s: float,
     ) -> None:
+        """`on_cancel` is told, on any thread, which of the held messages someone wants cancelled."""
         self._queue = queue
         self._held = held
+        self._presence = presence
+        self._on_cancel = on_cancel
         self._lease_ms = round(lease_s * 1000)
         self._every_s = every_s
         self._thread: threading.Thread | None = None
@@ -53,12 +64,15 @@ class Renewer:
             self._stopping.set()
             thread.join(min(grace_s, LAST_WAIT_S))  # it wakes at once; a thread pool may be gone by now
 
+    @property
+    def has_claims(self) -> bool:
+        """Whether there is anything to renew."""
+        return bool(self._held())
+
     async def renew(self) -> None:
-        """Extend all leases once."""
-        claims = self._held()
-        if not claims:
-            return
-        renewal = await self._queue.renew(claims, self._lease_ms)
+        """Extend all leases once, and hear what is to be cancelled."""
+        renewal = await self._queue.renew(self._held(), self._lease_ms, self._presence())
+        self._on_cancel(renewal.cancelled)
         lost = {(claim.key, claim.claim_id) for claim in renewal.lost}
         for claim in self._held():  # those settled meanwhile are gone from here
             if (claim.key, claim.claim_id) in lost:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.dispatch.service import LoopService
+from reverie.memory.interface import Application
 
 if TYPE_CHECKING:
-    from reverie.backends.interface import Queue
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.interface import Backend
+    from reverie.memory.interface import EffectStore
+    from reverie.message import Key
 
 __all__ = ["Timekeeper"]
 
@@ -20,11 +25,25 @@ class Timekeeper(LoopService):
 
     name = "timekeeper"
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(
+        self, backend: Backend, store: EffectStore, on_ended: Callable[[Sequence[Key]], None]
+    ) -> None:
+        """`on_ended` hears of messages that time itself has ended."""
         super().__init__()
-        self._queue = queue
+        self._queue = backend.queue
+        self._store = None if backend.capabilities.applies_effects else store
+        self._on_ended = on_ended
+
+    async def advance(self) -> bool:
+        """Do what is due now; answers whether there is more."""
+        done = await self._queue.advance(LIMIT)
+        self._next_due = done.next_due
+        if done.ended and self._store is not None:
+            # Two databases: a late answer of a worker that lost the message must find it closed.
+            await self._store.apply([Application(message=message, close=True) for message in done.ended])
+        self._on_ended([message.key for message in done.ended])
+        return done.more
 
     async def _turn(self) -> None:
-        done = await self._queue.advance(LIMIT)
-        if not done.more:
-            await self._until_stopped(self._queue.wait((), done.next_due))
+        if not await self.advance():
+            await self._until_stopped(self._queue.wait((), self._next_due))

@@ -1,4 +1,4 @@
-"""The worker: producer, executor, settler, renewer and timekeeper, wired together."""
+"""The worker: producer, executor, settler, renewer, canceller and timekeeper, wired together."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from reverie.backends.moves import Claim, ClaimRequest, Settlement
-from reverie.dispatch.batches import Pace, form_batches, want_of
-from reverie.dispatch.context import Context
+from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
+from reverie.dispatch.batches import form_batches
+from reverie.dispatch.canceller import Canceller
+from reverie.dispatch.context import Context, Desk
 from reverie.dispatch.executor import Batch, LocalExecutor
 from reverie.dispatch.producer import Producer
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
+from reverie.dispatch.slots import Slots
 from reverie.dispatch.timekeeper import Timekeeper
+from reverie.errors import ReverieError
 from reverie.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
+    from reverie.clock import Clock
     from reverie.dispatch.executor import Executor
-    from reverie.dispatch.registry import Registry
+    from reverie.dispatch.registry import Handler, Registry
     from reverie.dispatch.settings import WorkerSettings
     from reverie.dispatch.settlements import SettlementPolicy
     from reverie.memory.interface import EffectStore
@@ -48,32 +51,37 @@ class Worker:
         registry: Registry,
         policy: SettlementPolicy,
         settings: WorkerSettings,
-        on_settled: Callable[[Sequence[Settlement]], None] = lambda _: None,
+        clock: Clock,
+        on_settled: Callable[[Sequence[Key]], None] = lambda _: None,
     ) -> None:
-        """Nothing runs until `start`; `on_settled` hears of every message whose run was reported."""
+        """Nothing runs until `start`; `on_settled` hears of every message that something has happened to."""
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._backend = backend
         self._registry = registry
         self._policy = policy
         self._settings = settings
+        self._clock = clock
         self._announce = on_settled
         self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[tuple[Key, str], Claim] = {}
-        self._active: Counter[str] = Counter()
-        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self._cancelled: set[Key] = set()
+        self._slots = Slots(registry, settings)
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._batch_ids = itertools.count(1)
         self._executor: Executor = LocalExecutor()
         self._producer = Producer(backend.queue, self.request, self.take)
         self._settler = Settler(backend, store, policy, self._settled)
-        self._timekeeper = Timekeeper(backend.queue)
+        self._timekeeper = Timekeeper(backend, store, self._announce)
         self._renewer = Renewer(
             backend.queue,
             lambda: list(self._held.values()),
+            self._presence,
+            self._cancel,
             lease_s=settings.lease_s,
             every_s=settings.renew_s,
         )
+        self._canceller = Canceller(backend.queue, self._renewer)
 
     async def start(self) -> None:
         """See `Service.start`."""
@@ -82,7 +90,8 @@ class Worker:
         self._started = True
         self._loop = asyncio.get_running_loop()
         log.info("worker.started", worker=self.name, labels=[h.label for h in self._registry.handlers])
-        for service in (self._renewer, self._settler, self._timekeeper, self._producer):
+        await self._renewer.renew()
+        for service in (self._renewer, self._canceller, self._settler, self._timekeeper, self._producer):
             await service.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -97,9 +106,9 @@ class Worker:
             await self._executor.abandon(batch_id)
         if self._batches:
             await asyncio.wait(self._batches.values())
-        await self._timekeeper.stop(grace_s)
-        await self._settler.stop(grace_s)
-        await self._renewer.stop(grace_s)
+        for service in (self._timekeeper, self._canceller, self._settler, self._renewer):
+            await service.stop(grace_s)
+        await self._take_leave()
         await self._executor.close()
         log.info("worker.stopped", worker=self.name)
 
@@ -113,7 +122,7 @@ class Worker:
 
     async def _drain(self) -> None:
         while True:
-            await self._backend.queue.advance(1000)
+            await self._timekeeper.advance()
             claims = await self._backend.queue.claim(self.request())
             if not claims:
                 return
@@ -122,20 +131,8 @@ class Worker:
             await self._settler.flush()
 
     def request(self) -> ClaimRequest:
-        """What there is room for now. Labels of a lower level come first."""
-        settings, orchestrator = self._settings, self._registry.orchestrator
-        wants = {}
-        for handler in sorted(self._registry.handlers, key=lambda h: orchestrator.level(h.label)):
-            free = handler.concurrency - self._active[handler.label]
-            if free > 0:
-                wants[handler.label] = want_of(
-                    handler,
-                    free,
-                    self._paces[handler.label],
-                    quantum=settings.lane_quantum,
-                    min_idle_ms=orchestrator.min_idle_ms(handler.label),
-                )
-        return ClaimRequest(worker=self.name, wants=wants, lease_ms=round(settings.lease_s * 1000))
+        """What there is room for now."""
+        return self._slots.request(self.name, self._registry.handlers)
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Begin to run what was claimed."""
@@ -146,10 +143,9 @@ class Worker:
         for label, group in by_label.items():
             handler = self._registry.get(label)
             assert handler is not None, f"claimed {label} without a handler"
-            free = handler.concurrency - self._active[label]
-            for portion in form_batches(handler, group, free):
+            for portion in form_batches(handler, group, self._slots.free(handler)):
                 batch = Batch(next(self._batch_ids), handler, portion)
-                self._active[label] += 1
+                self._slots.take(label)
                 self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
 
     def more_room(self) -> None:
@@ -160,11 +156,10 @@ class Worker:
     async def _run(self, batch: Batch) -> None:
         handler = batch.handler
         try:
-            context = Context(worker=self.name, timeout_s=handler.timeout_s)
             began = time.monotonic()
-            outcomes = await self._executor.run(batch, context, handler.timeout_s)
+            outcomes = await self._executor.run(batch, self._context(handler), handler.timeout_s)
             ran = sum(outcome is not None for outcome in outcomes)
-            self._paces[handler.label].observe(max(1, ran), time.monotonic() - began)
+            self._slots.paces[handler.label].observe(max(1, ran), time.monotonic() - began)
             settlements = self._policy.settlements(batch, outcomes)
         except Exception as error:
             log.exception("batch.failed", label=handler.label)
@@ -173,11 +168,44 @@ class Worker:
         try:
             self._settler.put(settlements)
         finally:
-            self._active[handler.label] -= 1
+            self._slots.give_back(handler.label)
             del self._batches[batch.batch_id]
             self._producer.room()
+
+    def _context(self, handler: Handler) -> Context:
+        desk = Desk(
+            queue=self._backend.queue,
+            loop=asyncio.get_running_loop(),
+            clock=self._clock,
+            cancelled=self._cancelled,
+        )
+        return Context(worker=self.name, timeout_s=handler.timeout_s, desk=desk)
+
+    def _presence(self) -> Presence:
+        labels = tuple(handler.label for handler in self._registry.handlers)
+        lives_ms = round(PRESENCE_RENEWALS * self._settings.renew_s * 1000)
+        return Presence(worker=self.name, labels=labels, lives_ms=lives_ms)
+
+    async def _take_leave(self) -> None:
+        """Let nobody count on this worker any more."""
+        try:
+            await self._backend.queue.renew([], 0, Presence(worker=self.name, labels=()))
+        except ReverieError as error:
+            log.info("worker.left_without_notice", error=str(error))
+
+    def _cancel(self, keys: Sequence[Key]) -> None:
+        """Someone wants these cancelled. Safe from any thread."""
+        new = [key for key in keys if key not in self._cancelled]
+        self._cancelled.update(new)
+        if new and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._executor.cancel, new)
 
     def _settled(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
             self._held.pop((settlement.claim.key, settlement.claim.claim_id), None)
-        self._announce(settlements)
+            self._cancelled.discard(settlement.claim.key)
+        self._announce([settlement.claim.key for settlement in settlements])
+
+
+PRESENCE_RENEWALS = 3
+"""A worker counts as alive until it has missed so many renewals."""

@@ -255,7 +255,7 @@ class MemoryQueue:
         return Submitted(message.item_id, "accepted"), item
 
     def _make_way(self, message: Message) -> Item | None:
-        """What happens to the message that has the unique key; the one that stands for the new one, if any."""
+        """Deal with whoever has the unique key; answers the one that stands for the new one, if any."""
         assert message.unique_key is not None
         now = self._clock.now()
         holders = self._state.uniques[message.lane, message.unique_key]

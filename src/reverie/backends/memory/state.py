@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.backends.moves import QueueLimits, Status
+from reverie.backends.moves import Status
 from reverie.backends.wakeup import Wakeup
-from reverie.message import Key, Lane, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reverie.backends.moves import Presence
+    from reverie.backends.moves import Presence, QueueLimits
     from reverie.clock import Clock
+    from reverie.message import Key, Lane, Message
 
 __all__ = ["Item", "LaneState", "State", "Tenant"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from reverie.backends.moves import Accepted
 from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.step import Step
-from reverie.backends.wakeup import Wakeup
+from reverie.backends.wakeup import CANCELLED, Wakeup
 from reverie.failpoints import failpoint
 from reverie.storage.peers import Peers
 
@@ -112,6 +112,9 @@ class SqliteQueue:
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
         """See `Queue.wait`."""
         self._peers.listen(self._hear)
+        if tuple(labels) == (CANCELLED,):  # should that news be lost, the next renewal brings it
+            await self._wakeup.wait(labels, until)
+            return
         look_again = self._clock.now() + LOOK_AGAIN_MS
         await self._wakeup.wait(labels, look_again if until is None else min(until, look_again))
 

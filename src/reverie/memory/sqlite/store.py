@@ -118,6 +118,7 @@ class SqliteMemoryStore:
                     "fingerprint": application.message.fingerprint(),
                     "closed": application.close,
                     "losses": application.message.losses,
+                    "requeues": application.message.requeues,
                     "follow_ups": _json(application.follow_ups),
                     "now": now,
                 }

@@ -16,13 +16,14 @@ SELECT text FROM memory_items WHERE user_id = :user_id AND id = :id
 
 -- name: enter_inbox
 -- The first to come decides, with two exceptions: another message under the same id, and a message that was
--- closed by a worker which had lost it.
-INSERT INTO inbox (user_id, item_id, fingerprint, closed, losses, follow_ups, applied_at_epoch)
-VALUES (:user_id, :item_id, :fingerprint, :closed, :losses, :follow_ups, :now)
+-- closed by a worker which had lost it, or before a person sent it back.
+INSERT INTO inbox (user_id, item_id, fingerprint, closed, losses, requeues, follow_ups, applied_at_epoch)
+VALUES (:user_id, :item_id, :fingerprint, :closed, :losses, :requeues, :follow_ups, :now)
 ON CONFLICT (user_id, item_id) DO UPDATE
 SET fingerprint = excluded.fingerprint, closed = excluded.closed, losses = excluded.losses,
-    follow_ups = excluded.follow_ups, applied_at_epoch = excluded.applied_at_epoch
-WHERE inbox.fingerprint <> excluded.fingerprint OR (inbox.closed AND excluded.losses > inbox.losses)
+    requeues = excluded.requeues, follow_ups = excluded.follow_ups, applied_at_epoch = excluded.applied_at_epoch
+WHERE inbox.fingerprint <> excluded.fingerprint
+  OR (inbox.closed AND (excluded.requeues, excluded.losses) > (inbox.requeues, inbox.losses))
 RETURNING 1
 
 -- name: read_inbox

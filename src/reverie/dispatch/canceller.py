@@ -1,0 +1,30 @@
+"""The canceller: hears at once that running work is to be cancelled, not only with the next renewal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reverie.backends.wakeup import CANCELLED
+from reverie.dispatch.service import LoopService
+
+if TYPE_CHECKING:
+    from reverie.backends.interface import Queue
+    from reverie.dispatch.renewer import Renewer
+
+__all__ = ["Canceller"]
+
+
+class Canceller(LoopService):
+    """Lets the renewer ask for cancel requests when there are some."""
+
+    name = "canceller"
+
+    def __init__(self, queue: Queue, renewer: Renewer) -> None:
+        super().__init__()
+        self._queue = queue
+        self._renewer = renewer
+
+    async def _turn(self) -> None:
+        await self._until_stopped(self._queue.wait((CANCELLED,), None))
+        if self._renewer.has_claims:
+            await self._renewer.renew()

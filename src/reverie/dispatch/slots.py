@@ -1,0 +1,118 @@
+"""A worker's slots: how many run, how many are free, and what may be claimed for them.
+
+Levels 1 and 2 have slots that others leave free. When there is more work than slots, levels are served by
+weight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from reverie.backends.moves import ClaimRequest, LevelRoom
+from reverie.dispatch.batches import Pace, want_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from reverie.backends.moves import Want
+    from reverie.dispatch.registry import Handler, Registry
+    from reverie.dispatch.settings import WorkerSettings
+
+__all__ = ["WEIGHTS", "Slots"]
+
+WEIGHTS = {1: 16, 2: 4, 3: 1}
+"""At saturation, so many slots go to each level."""
+
+
+class Slots:
+    """The slots of one worker."""
+
+    def __init__(self, registry: Registry, settings: WorkerSettings) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._active: Counter[str] = Counter()
+        self._credit: Counter[int] = Counter()
+        self.paces: defaultdict[str, Pace] = defaultdict(Pace)
+        """How fast each label goes."""
+
+    def free(self, handler: Handler) -> int:
+        """How many more calls of this handler may run."""
+        return handler.concurrency - self._active[handler.label]
+
+    def take(self, label: str) -> None:
+        """A call of this label begins."""
+        self._active[label] += 1
+
+    def give_back(self, label: str) -> None:
+        """A call of this label has ended."""
+        self._active[label] -= 1
+
+    def request(self, worker: str, handlers: Iterable[Handler]) -> ClaimRequest:
+        """Ask for as much as there is room for, of these handlers."""
+        free = self._settings.slots - self._active.total()
+        wants = self._wants(handlers) if free > 0 else {}
+        return ClaimRequest(
+            worker=worker,
+            wants=wants,
+            lease_ms=round(self._settings.lease_s * 1000),
+            slots=max(0, free),
+            levels=self._rooms(free, {want.level for want in wants.values()}),
+        )
+
+    def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
+        """By label; those of which least is running come first."""
+        orchestrator = self._registry.orchestrator
+        return {
+            handler.label: want_of(
+                handler,
+                self.free(handler),
+                self.paces[handler.label],
+                quantum=self._settings.lane_quantum,
+                min_idle_ms=orchestrator.min_idle_ms(handler.label),
+                level=orchestrator.level(handler.label),
+            )
+            for handler in sorted(handlers, key=lambda handler: self._active[handler.label])
+            if self.free(handler) > 0
+        }
+
+    def _rooms(self, free: int, levels: set[int]) -> dict[int, LevelRoom]:
+        unused = self._unused_reserves()
+        shares = self._shares(free, levels)
+        rooms = {}
+        for level in WEIGHTS:
+            most = max(0, free - sum(unused.values()) + unused[level])
+            rooms[level] = LevelRoom(share=min(shares[level], most), most=most)
+        return rooms
+
+    def _unused_reserves(self) -> Counter[int]:
+        """Slots that are kept free for each level; where slots are few, one is always left for everyone."""
+        level_of = self._registry.orchestrator.level
+        running: Counter[int] = Counter()
+        for label, count in self._active.items():
+            running[level_of(label)] += count
+        handled = {level_of(handler.label) for handler in self._registry.handlers}
+        unused: Counter[int] = Counter()
+        left = self._settings.slots - 1
+        for level, wish in ((1, self._settings.reserved_level_1), (2, self._settings.reserved_level_2)):
+            reserved = min(wish, left) if level in handled else 0
+            left -= reserved
+            unused[level] = max(0, reserved - running[level])
+        return unused
+
+    def _shares(self, free: int, levels: set[int]) -> Counter[int]:
+        """Divide the free slots by weight; what does not divide evenly is remembered for the next time."""
+        shares: Counter[int] = Counter()
+        total = sum(WEIGHTS[level] for level in levels)
+        if not total:
+            return shares
+        rounds, rest = divmod(max(0, free), total)
+        for level in levels:
+            shares[level] = rounds * WEIGHTS[level]
+        for _ in range(rest):
+            for level in levels:
+                self._credit[level] += WEIGHTS[level]
+            chosen = max(sorted(levels), key=lambda level: self._credit[level])
+            self._credit[chosen] -= total
+            shares[chosen] += 1
+        return shares
