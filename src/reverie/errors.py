@@ -13,6 +13,7 @@ __all__ = [
     "BackendUnavailableError",
     "ClosedError",
     "InvalidMessageError",
+    "InvalidSelectionError",
     "InvalidSettingError",
     "MissingExtraError",
     "QueueFullError",
@@ -53,6 +54,10 @@ def _shown(value: object) -> str:
         return repr(value)
     except RecursionError:
         return f"a {type(value).__name__} too deep to show"
+
+
+class InvalidSelectionError(ReverieError):
+    """It is not clear which items are meant."""
 
 
 class InvalidSettingError(ReverieError):

@@ -7,7 +7,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from reverie.backends.control import CancelItems
 from reverie.backends.memory import MemoryBackend
+from reverie.backends.moves import StatusQuery
 from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import SystemClock
 from reverie.dispatch.registry import Registry
@@ -15,6 +17,7 @@ from reverie.dispatch.settlements import Backoff, SettlementPolicy
 from reverie.dispatch.worker import Worker
 from reverie.errors import UnknownSchemeError
 from reverie.handlers import BUILTIN
+from reverie.memory.interface import Application
 from reverie.memory.sqlite.store import SqliteMemoryStore, apply_effects
 from reverie.message import check_batch, check_message
 from reverie.observe.finishes import Finishes
@@ -23,11 +26,12 @@ from reverie.storage.sqlite import Database
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from reverie.backends.control import Command, ControlResult
     from reverie.backends.interface import Backend
     from reverie.backends.moves import Accepted
     from reverie.clock import Clock
     from reverie.dispatch.settings import LabelSettings
-    from reverie.message import Message
+    from reverie.message import Key, Message
     from reverie.settings import Settings
 
 __all__ = ["Runtime"]
@@ -88,6 +92,22 @@ class Runtime:
             await self.store.open()
             await self.backend.open()
             self._opened = True
+
+    async def control(self, command: Command) -> ControlResult:
+        """Do what a person asks of the queue."""
+        await self.open()
+        result = await self.backend.queue.control(command)
+        if isinstance(command, CancelItems) and not self.backend.capabilities.applies_effects:
+            await self._close(result.changed)
+        self.finishes.announce(result.changed)
+        return result
+
+    async def _close(self, keys: Sequence[Key]) -> None:
+        """Two databases: let a late answer of a worker that lost one of these find it closed."""
+        queries = [StatusQuery(user_id=k.user_id, item_id=k.item_id, with_message=True) for k in keys]
+        rows = [row for query in queries for row in (await self.backend.views.read(query)).rows]
+        lost = [row.message for row in rows if row.message is not None and row.losses]
+        await self.store.apply([Application(message=message, close=True) for message in lost])
 
     async def start(self) -> None:
         """Run the worker. Idempotent."""

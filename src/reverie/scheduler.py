@@ -7,11 +7,12 @@ import functools
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from reverie.backends.moves import StatusQuery
 from reverie.bridge import Bridge, blocking, run_here
 from reverie.capture.intake import add_message
+from reverie.control import AsyncControl, Control
 from reverie.dispatch.registry import label_options
 from reverie.errors import UnknownItemError, WaitTimeoutError
 from reverie.failpoints import failpoint
@@ -43,6 +44,18 @@ ALL_ITEMS = 10_000_000
 """More items than a queue may hold: a status that leaves some out would not be true."""
 POLL_S = 0.5
 """How often `wait` looks again when another process does the work; this process's own is heard at once."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """When a message runs, and in which company; see `Message`."""
+
+    due: datetime | None
+    deadline: datetime | None
+    depends_on: tuple[str, ...]
+    if_dependency_fails: Literal["fail", "run"]
+    unique_key: str | None
+    unique_window_s: float
+    unique_policy: Literal["skip", "replace", "extend"]
 
 
 class _Handlers:
@@ -110,6 +123,7 @@ class AsyncScheduler(_Handlers):
             settings = settings.model_copy(update={"queue": settings.queue.model_copy(update={"url": url})})
         self.runtime = Runtime(settings, clock)
         self.memory = AsyncMemory(self)
+        self.control = AsyncControl(self.runtime)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -145,12 +159,13 @@ class AsyncScheduler(_Handlers):
         trace_id: str | None = None,
         user_name: str | None = None,
         info: dict[str, Any] | None = None,
-        due: datetime | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> Submitted:
         """Hand over one message; when this returns it is kept.
 
         `content` is text, or anything that can be written as JSON. The rest is as in `Message`; giving an
-        `item_id` makes it safe to repeat the call.
+        `item_id` makes it safe to repeat the call. If a `unique_key` is taken, the answer has the id of the
+        message that has it.
         """
         message = Message(
             label=label,
@@ -163,7 +178,7 @@ class AsyncScheduler(_Handlers):
             trace_id=trace_id,
             user_name=user_name,
             info=info,
-            due=due,
+            **options,
         )
         return (await self.submit_messages([message]))[0]
 
@@ -318,6 +333,7 @@ class Scheduler(_Handlers):
         self.runtime = self._inner.runtime
         self._direct = _DirectScheduler(self.runtime) if self._submits_directly else None
         self.memory = Memory(self._inner.memory, self._bridge, self._direct)
+        self.control = Control(self._inner.control, self._bridge)
 
     def __enter__(self) -> Self:
         self.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -129,7 +130,8 @@ class LocalExecutor:
                     call.give_up(call.too_late)
                 if call.given_up:
                     return
-                await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                nap = min(left, call.next_deadline_s())
+                await asyncio.wait(both, timeout=nap, return_when=asyncio.FIRST_COMPLETED)
             work.result()
         finally:
             giving_up.cancel()
@@ -260,6 +262,15 @@ class _Call:
                 seconds = max(0.0, left)
                 too_late = {i: Bury("deadline") for i, deadline in deadlines.items() if deadline == first}
         self.ends, self.too_late = time.monotonic() + seconds, too_late
+
+    def next_deadline_s(self) -> float:
+        """Seconds until the next deadline of a message of this batch: then it is worth looking again."""
+        desk = self._context.desk
+        deadlines = [to_epoch_ms(m.deadline) for m in self._messages if m.deadline is not None]
+        if desk is None or not deadlines:
+            return math.inf
+        now = desk.clock.now()
+        return min(((d - now) / 1000 for d in deadlines if d > now), default=math.inf)
 
     def _record(self, indexes: Sequence[int], answer: Any) -> None:
         failpoint("in_handler")
