@@ -21,6 +21,8 @@ from servers import valkey
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+APPS = Path(__file__).parent / "chaos"
+"""Where the handlers of worker processes under test are."""
 REVERIE = str(Path(sys.executable).with_name("reverie"))
 
 
@@ -66,6 +68,25 @@ class Place:
             timeout=60,
             check=False,
         )
+
+    @contextmanager
+    def worker(self, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run `reverie worker` until the block ends; then it must stop cleanly, unless it was killed."""
+        paths = [str(APPS), str(APPS.parent), os.environ.get("PYTHONPATH", "")]
+        process = subprocess.Popen(
+            [REVERIE, "worker", *arguments],
+            env=self.environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | environment,
+            cwd=self.folder,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
 
     @contextmanager
     def server(self, *arguments: str, **environment: str) -> Iterator[Server]:

@@ -82,6 +82,7 @@ def test_workers_killed_at_random(place: Place) -> None:
         assert len(rows) == scaled(20_000)
         assert {row.status for row in rows} == {Status.COMPLETED}
         assert {row.attempts for row in rows} == {1}
+        assert [state for state in scheduler.control.labels() if state.waiting or state.in_progress] == []
     for user, contents in remembered(place).items():
         expected = [str(n) for n in range(scaled(20_000)) if users[n % lanes] == user]
         assert contents == expected, f"{user}: {len(contents)} memories, in another order or not each once"

@@ -1,0 +1,38 @@
+"""Handlers that hang, wait, kill and remember, for worker processes under test: `--app app:scheduler`."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from gate import pass_gate
+from reverie import Done, Message, Remember, Scheduler
+
+scheduler = Scheduler()
+
+
+@scheduler.handler("gated")
+def gated(message: Message) -> Done:
+    """Wait at the test's gate, then remember."""
+    pass_gate(os.environ["TEST_GATE"])
+    return Done(effects=[Remember(memory_id=message.item_id, text=f"note {message.item_id}")])
+
+
+@scheduler.handler("note")
+def note(message: Message) -> Done:
+    """Remember."""
+    return Done(effects=[Remember(memory_id=message.item_id, text=f"note {message.item_id}")])
+
+
+@scheduler.handler("killer")
+def killer(message: Message) -> Done:
+    """Take the process along, if the message says so."""
+    if message.content == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return note(message)
+
+
+@scheduler.handler("hang", timeout=0.5, max_attempts=1)
+def hang(message: Message) -> None:
+    """Never come back, as long as the test runs."""
+    pass_gate(os.environ["TEST_GATE"])

@@ -1,0 +1,112 @@
+"""One thing goes wrong, and everything else goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import apsw
+import pytest
+
+from gate import gate
+from places import PLACES, SHARED, Place
+from reverie import Message, Scheduler
+from reverie.backends.moves import Status
+
+QUICK = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.2"}
+"""Leases that run out while a test waits."""
+
+
+@pytest.mark.parametrize("place", SHARED, indirect=True)
+def test_a_worker_suspended_past_its_lease(place: Place) -> None:
+    """One loss, one attempt, settled once."""
+    with gate() as door, place.scheduler() as scheduler:
+        place.extra |= QUICK | {"TEST_GATE": door.path}
+        with place.worker("--app", "app:scheduler") as first:
+            scheduler.submit("gated", user_id="ann", item_id="1")
+            assert door.arrival() == first.pid
+            first.send_signal(signal.SIGSTOP)
+            try:
+                with place.worker("--app", "app:scheduler") as second:
+                    assert door.arrival() == second.pid  # it was handed on
+                    door.open()
+                    item = scheduler.wait("1", user_id="ann")
+                    assert (item.status, item.losses, item.attempts) == (Status.COMPLETED, 1, 1)
+            finally:
+                first.send_signal(signal.SIGCONT)
+            scheduler.submit("note", user_id="ann", item_id="2")  # the first goes on, and is not heard
+            assert scheduler.wait("2", user_id="ann").status is Status.COMPLETED
+        item = scheduler.status("ann", "1")[0]
+        assert (item.status, item.losses, item.attempts) == (Status.COMPLETED, 1, 1)
+    rows = apsw.Connection(place.memory_url.removeprefix("sqlite:///")).execute(
+        "SELECT text FROM memory_items"
+    )
+    assert sorted(text for (text,) in rows) == ["note 1", "note 2"]
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["plain", "batch"])
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_one_poisonous_message_of_a_hundred(place: Place, batch: bool) -> None:
+    settings = place.settings().model_copy(deep=True)
+    settings.worker.backoff_s = 0.001
+    scheduler = Scheduler(settings=settings)
+    fixed = threading.Event()
+
+    def check(message: Message) -> None:
+        if message.item_id == "42" and not fixed.is_set():
+            raise ZeroDivisionError("poison")
+
+    @scheduler.handler("work", batch=batch)
+    def work(given) -> None:
+        for message in given if batch else [given]:
+            check(message)
+
+    with scheduler:
+        messages = [Message(user_id=f"user-{n % 10}", label="work", item_id=str(n)) for n in range(100)]
+        scheduler.submit_messages(messages)
+        statuses = {m.item_id: scheduler.wait(m.item_id, user_id=m.user_id).status for m in messages}
+        assert [item_id for item_id, status in statuses.items() if status is not Status.COMPLETED] == ["42"]
+        (letter,) = scheduler.control.dead_letters().rows
+        assert (letter.item_id, letter.status, letter.attempts) == ("42", Status.FAILED, 3)
+        assert "ZeroDivisionError: poison" in letter.error
+        assert "in check" in letter.error
+        fixed.set()
+        assert len(scheduler.control.requeue("42", user_id="user-2").changed) == 1
+        assert scheduler.wait("42", user_id="user-2").status is Status.COMPLETED
+        assert scheduler.control.dead_letters().rows == []
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_flood_of_the_background_leaves_the_reserved_slots_free(place: Place) -> None:
+    settings = place.settings().model_copy(deep=True)
+    settings.worker.slots = 8
+    scheduler = Scheduler(settings=settings)
+    begun = threading.Semaphore(0)
+    freed = threading.Event()
+    running: list[str] = []
+
+    def wait_inside(message: Message) -> None:
+        running.append(message.label)
+        begun.release()
+        freed.wait(60)
+
+    for label, level in (("background", 3), ("soon", 2), ("at_once", 1)):
+        scheduler.handler(label, level=level, concurrency=100)(wait_inside)
+
+    def arrivals(count: int) -> list[str]:
+        before = len(running)
+        for _ in range(count):
+            assert begun.acquire(timeout=30)
+        return running[before : before + count]
+
+    with scheduler:
+        for label, users in (("background", 50), ("soon", 0), ("at_once", 0)):
+            scheduler.submit_messages([Message(user_id=f"u{n}", label=label) for n in range(users)])
+        assert [begun.acquire(timeout=30) for _ in range(5)] == [True] * 5
+        assert running == ["background"] * 5
+        scheduler.submit_messages([Message(user_id=f"u{n}", label="at_once") for n in range(5)])
+        assert arrivals(2) == ["at_once"] * 2
+        scheduler.submit_messages([Message(user_id=f"u{n}", label="soon") for n in range(5)])
+        assert arrivals(1) == ["soon"]
+        assert not begun.acquire(blocking=False)
+        freed.set()
