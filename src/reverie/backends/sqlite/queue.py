@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reverie.backends.moves import Accepted
 from reverie.backends.sqlite import advance, claim, control, settle, submit
+from reverie.backends.sqlite.outbox import Outbox
 from reverie.backends.sqlite.step import Step
 from reverie.backends.wakeup import CANCELLED, Wakeup
 from reverie.failpoints import failpoint
@@ -55,6 +56,7 @@ class SqliteQueue:
         self._apply_effects = apply_effects
         self._wakeup = Wakeup(clock)
         self._peers = Peers(database.path)
+        self._outbox = Outbox(self._write)
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
         """See `Queue.submit`."""
@@ -64,10 +66,12 @@ class SqliteQueue:
         self, messages: Sequence[Message], request: ClaimRequest | None = None
     ) -> Future[Accepted]:
         """Submit from any thread, without an event loop; the future is done when it is durable."""
+        if request is None:
+            return self._outbox.put(messages)
 
         def job(step: Step) -> Accepted:
             answers = submit.submit(step, messages)
-            return Accepted(answers=answers, claims=claim.claim(step, request) if request else [])
+            return Accepted(answers=answers, claims=claim.claim(step, request))
 
         return self._write(job)
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import apsw
-
 from reverie.backends.moves import Move, Settled, Status
 from reverie.backends.sqlite.advance import lose
 from reverie.backends.sqlite.claim import identity
 from reverie.backends.sqlite.rows import load_statements, status_of
-from reverie.backends.sqlite.step import to_json
+from reverie.backends.sqlite.step import UNWRITABLE, to_json
 from reverie.backends.sqlite.submit import insert
-from reverie.errors import InvalidMessageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,15 +28,6 @@ STORED_STATUS = {
     Move.BURY: "failed",
 }
 """A cancelled message is stored as failed with the error `cancelled`."""
-UNWRITABLE = (
-    apsw.ConstraintError,
-    apsw.MismatchError,
-    ValueError,
-    TypeError,
-    RecursionError,
-    InvalidMessageError,
-)
-"""What is wrong with an answer, rather than with the file."""
 
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -84,7 +72,7 @@ def _settle_one(step: Step, settlement: Settlement) -> Settled:
         applied = lose(step, identity(settlement.claim), settlement.claim.handle[1])
         return Settled(key=key, state="applied" if applied else "stale")
     try:
-        with step.connection:  # a savepoint
+        with step.savepoint():
             status = _end_claim(step, settlement)
     except UNWRITABLE as error:
         return Settled(key=key, state="rejected", error=repr(error))

@@ -6,18 +6,19 @@ The moves are in the files beside this one. Each notes which lanes it changes an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import apsw
 import msgspec
 
 from reverie.backends.moves import Status
+from reverie.errors import InvalidMessageError, QueueFullError
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import apsw
+    from collections.abc import Callable, Iterator, Sequence
 
     from reverie.backends.moves import QueueLimits
     from reverie.effect import Effect
@@ -26,9 +27,19 @@ if TYPE_CHECKING:
     ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], int], None]
     """Writes the effects of one message in the settling transaction: (connection, message, effects, now)."""
 
-__all__ = ["Step", "to_json"]
+__all__ = ["UNWRITABLE", "Step", "to_json"]
 
 SQL = load_queries(__package__ or "", "lanes.sql")
+UNWRITABLE = (
+    apsw.ConstraintError,
+    apsw.MismatchError,
+    ValueError,
+    TypeError,
+    RecursionError,
+    InvalidMessageError,
+    QueueFullError,
+)
+"""What is wrong with what is to be written, rather than with the file."""
 
 
 def to_json(value: Any) -> str:
@@ -70,6 +81,18 @@ class Step:
         """Labels that have a lane in the ring which was not there before."""
         self.earliest: int | None = None
         """The first moment at which time will ask for something that this step has set up."""
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Let what happens inside hold whole or not at all."""
+        lanes, ended = self._lanes, self._ended
+        self._lanes, self._ended = {k: replace(v) for k, v in lanes.items()}, list(ended)
+        try:
+            with self.connection:
+                yield
+        except BaseException:
+            self._lanes, self._ended = lanes, ended
+            raise
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and read all it answers."""
