@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 import apsw
@@ -16,9 +17,8 @@ CODES = {
     "write": apsw.SQLITE_IOERR_WRITE,
     "sync": apsw.SQLITE_IOERR_FSYNC,
 }
-DATABASE = {apsw.SQLITE_OPEN_MAIN_DB}
 LOG = {apsw.SQLITE_OPEN_WAL}
-EVERYWHERE = {*DATABASE, *LOG, apsw.SQLITE_OPEN_MAIN_JOURNAL, apsw.SQLITE_OPEN_TEMP_JOURNAL}
+EVERYWHERE = {*LOG, apsw.SQLITE_OPEN_MAIN_DB, apsw.SQLITE_OPEN_MAIN_JOURNAL, apsw.SQLITE_OPEN_TEMP_JOURNAL}
 
 numbers = itertools.count(1)
 
@@ -30,12 +30,16 @@ class Disk(apsw.VFS):
         self.name = f"faulty-{next(numbers)}"
         self.fault: Fault | None = None
         self.where: Collection[int] = EVERYWHERE
-        self.refused = 0
-        """How often it has refused since it last broke."""
+        self._refusals = threading.Semaphore(0)
         super().__init__(self.name, "", exclude=set())
 
     def breaks(self, fault: Fault, where: Collection[int] = EVERYWHERE) -> None:
-        self.fault, self.where, self.refused = fault, where, 0
+        self.fault, self.where = fault, where
+
+    def wait_until_refused(self, times: int) -> None:
+        """Until it has refused so often, since the last such wait."""
+        for _ in range(times):
+            assert self._refusals.acquire(timeout=30), "nobody writes"
 
     def works(self) -> None:
         self.fault = None
@@ -44,7 +48,7 @@ class Disk(apsw.VFS):
         """Raise, if that is what the disk does to files of these kinds now."""
         same = fault == self.fault or (fault in {"write", "size"} and self.fault in {"full", "write"})
         if self.fault is not None and same and not set(kinds).isdisjoint(self.where):
-            self.refused += 1
+            self._refusals.release()
             error = apsw.exception_for(CODES[self.fault])
             error.args = ("disk I/O error" if self.fault != "full" else "database or disk is full",)
             raise error
