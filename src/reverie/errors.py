@@ -98,7 +98,7 @@ class CorruptDatabaseError(BackendUnavailableError):
             "(1) Stop every process that uses it. "
             f"(2) Keep a copy: cp {path} {path}.damaged (and {path}-wal, if there is one). "
             f"(3) Put a backup in its place, and remove {path}-wal and {path}-shm. Without a backup, save "
-            f"what can be read, and put that there: python -m reverie.storage.salvage {path} {path}.saved "
+            f"what can be read, and put that there: python -m reverie.salvage {path} {path}.saved "
             "(4) Start again."
         )
 

@@ -126,14 +126,15 @@ def test_close_during_a_fault_ends(database: Database, disk: Disk) -> None:
 
 async def test_a_reader_whose_connection_broke_gets_another(database: Database) -> None:
     await database.write(insert(1))
-    connections = set()
+    first = await database.read(lambda connection: connection)
+    assert await database.read(lambda connection: connection) is first
 
-    def broken(connection: apsw.Connection) -> None:
-        connections.add(id(connection))
+    def broken(_: apsw.Connection) -> None:
         raise apsw.IOError("disk I/O error")
 
     with pytest.raises(BackendUnavailableError, match="look after the disk"):
         await database.read(broken)
+    assert await database.read(lambda connection: connection) is not first
     assert await database.read(numbers) == [1]
 
 

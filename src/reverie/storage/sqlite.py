@@ -74,14 +74,14 @@ class Database:
             in_memory = self.path == ":memory:"
             if not in_memory:
                 self._create()
-            connection = self._connect()
+            connection = self._connect_writer()
             try:
                 connection.execute(VERSIONS)
             except apsw.Error as error:
                 connection.close()
                 raise self._diagnosis.name(error, whole=True) from error
             self._diagnosis.begin()
-            self._writer = Writer(connection, self._diagnosis, None if in_memory else self._connect)
+            self._writer = Writer(connection, self._diagnosis, None if in_memory else self._connect_writer)
 
     def close(self) -> None:
         """Commit what was given so far and let go of the file. Idempotent."""
@@ -141,6 +141,13 @@ class Database:
         except OSError as error:
             reason = f"{self.path}: {self._diagnosis.obstacle()} ({error.strerror})"
             raise BackendUnavailableError(reason) from error
+
+    def _connect_writer(self) -> apsw.Connection:
+        connection = self._connect()
+        if connection.readonly("main"):  # SQLite opens it all the same, and would refuse each write
+            connection.close()
+            raise self._diagnosis.name(apsw.ReadOnlyError("attempt to write a readonly database"))
+        return connection
 
     def _connect(self) -> apsw.Connection:
         try:
