@@ -9,7 +9,7 @@ import apsw
 
 from reverie.errors import BackendUnavailableError, CorruptDatabaseError
 
-__all__ = ["DAMAGED", "LOCKED", "OF_THE_FILE", "Diagnosis"]
+__all__ = ["DAMAGED", "LOCKED", "OF_THE_FILE", "Diagnosis", "may_write"]
 
 DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 LOCKED = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
@@ -91,9 +91,9 @@ class Diagnosis:
             return "is a folder: name a file in it"
         if not folder.is_dir():
             return f"the folder {folder} does not exist: create it, or use another"
-        if path.exists() and not _writable(path):
+        if path.exists() and not may_write(path):
             return f"the file is read-only for {user}: let it write there (chmod, chown), or use another file"
-        if not _writable(folder):
+        if not may_write(folder):
             return (
                 f"the folder {folder} is read-only for {user}, and SQLite keeps files beside the database: "
                 "let it write there (chmod, chown, mount), or use another folder"
@@ -112,6 +112,7 @@ class Diagnosis:
         return found.st_dev, found.st_ino
 
 
-def _writable(path: Path) -> bool:
+def may_write(path: Path) -> bool:
+    """Whether this process may write there; False as well if there is nothing."""
     effective = os.access in os.supports_effective_ids
     return os.access(path, os.W_OK, effective_ids=effective)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import apsw
 
 from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
-from reverie.storage.diagnosis import DAMAGED, Diagnosis
+from reverie.storage.diagnosis import DAMAGED, Diagnosis, may_write
 from reverie.storage.file_system import refuse_network_file_system
 from reverie.storage.queries import load_migrations
 from reverie.storage.writer import Writer
@@ -143,11 +143,10 @@ class Database:
             raise BackendUnavailableError(reason) from error
 
     def _connect_writer(self) -> apsw.Connection:
-        connection = self._connect()
-        if connection.readonly("main"):  # SQLite opens it all the same, and would refuse each write
-            connection.close()
-            raise self._diagnosis.name(apsw.ReadOnlyError("attempt to write a readonly database"))
-        return connection
+        # SQLite would open it all the same, refuse each write, and leave read-only files beside it.
+        if self.path != ":memory:" and not may_write(Path(self.path)):
+            raise BackendUnavailableError(f"{self.path}: {self._diagnosis.obstacle()}")
+        return self._connect()
 
     def _connect(self) -> apsw.Connection:
         try:
