@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from reverie.errors import BackendUnavailableError
+from scale import SCALE, evidence
 
 from .conftest import Bench
 from .disk import EVERYWHERE, LOG, Disk
@@ -59,3 +67,30 @@ def test_a_worker_pauses_and_finishes_by_itself(bench: Bench, disk: Disk, fault,
     assert bench.rows("DELETE FROM pending_messages WHERE id = 'trip'") == []
     bench.assert_each_once(*messages, 100)
     assert set(bench.ran) == {f"n{number}" for number in (*messages, 100)}
+
+
+@pytest.mark.scaled
+@pytest.mark.skipif(SCALE != 1, reason="a real file system is filled under REVERIE_TEST_SCALE=1 (make soak)")
+@pytest.mark.timeout(300)
+def test_a_real_file_system_that_is_full(tmp_path: Path) -> None:
+    """In a name space of its own, where everybody may mount."""
+    program = Path(__file__).with_name("full_file_system.py")
+    script = 'mount -t tmpfs -o size=16m tmpfs "$1" || exit 77; exec "$2" "$3" "$1"'
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare: a small file system cannot be mounted")
+    with evidence("full-file-system") as figures:
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", script, "sh", str(tmp_path), sys.executable, str(program)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if done.returncode == 77 or "unshare" in done.stderr:
+            pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+        figures.update(json.loads(done.stdout))
+        assert re.search(FAULTS["full"], figures["refusal"])
+        assert figures["remembered"] == figures["accepted"] > 400
+        assert figures["statuses"] == {"completed": figures["accepted"]}
+        assert (figures["running"], figures["losses"], figures["integrity"]) == (0, 0, "ok")

@@ -157,6 +157,7 @@ class Database:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute(f"PRAGMA synchronous = {self.durability}")
                 connection.execute("PRAGMA foreign_keys = ON")
+                connection.execute("PRAGMA cell_size_check = ON")  # finds damage early, for nothing
             except BaseException:
                 connection.close(True)  # noqa: FBT003  apsw takes it by position only
                 raise
