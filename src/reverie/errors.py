@@ -18,6 +18,7 @@ __all__ = [
     "MissingExtraError",
     "NetworkFileSystemError",
     "ReverieError",
+    "SalvageError",
     "SchemaTooNewError",
     "UnknownItemError",
     "UnknownSchemeError",
@@ -98,7 +99,7 @@ class CorruptDatabaseError(BackendUnavailableError):
             "(1) Stop every process that uses it. "
             f"(2) Keep a copy: cp {path} {path}.damaged (and {path}-wal, if there is one). "
             f"(3) Put a backup in its place, and remove {path}-wal and {path}-shm. Without a backup, save "
-            f"what can be read, and put that there: python -m reverie.salvage {path} {path}.saved "
+            f"what can be read, and put that there: reverie salvage {path} {path}.saved "
             "(4) Start again."
         )
 
@@ -114,6 +115,10 @@ class NetworkFileSystemError(ReverieError):
             "and files get damaged: use a folder on a local disk, or a queue made for several machines "
             "(redis://…). If you know that only one machine uses it, set queue.allow_network_fs = true"
         )
+
+
+class SalvageError(ReverieError):
+    """The damaged database could not be copied."""
 
 
 class SchemaTooNewError(ReverieError):

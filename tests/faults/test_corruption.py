@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,6 @@ from .conftest import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 PAGE = 4096
 MESSAGES = range(3000)
@@ -29,7 +29,8 @@ def spoil(path: Path, first: float = 0.4, last: float = 0.6) -> None:
 
 
 def contents_of(path: Path) -> list[bytes]:
-    return [file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")) if "shm" not in file.name]
+    """The database, and its log if there is one."""
+    return [file.read_bytes() for file in (path, Path(f"{path}-wal")) if file.exists()]
 
 
 @pytest.fixture

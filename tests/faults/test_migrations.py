@@ -24,12 +24,15 @@ from reverie.storage.sqlite import Database
 FROZEN = Path(__file__).parents[1] / "frozen"
 ROOMS = {"queue": "reverie.backends.sqlite", "memory": "reverie.memory.sqlite"}
 VERSIONS = sorted(int(path.stem[-4:]) for path in FROZEN.glob("queue_????.sql"))
+BESIDE = sorted(int(path.name[6:10]) for path in FROZEN.glob("queue_*_statements.sql"))
+"""The versions that may still run beside this one."""
 HOUR = 3_600_000
 NOW = time.time_ns() // 1_000_000
 MESSAGE = """
 INSERT INTO pending_messages (
   user_id, id, message_type, project_id, payload, status, created_at_epoch, updated_at_epoch, lane, level,
-  place, due_at_epoch, claim_id, worker, lease_until_epoch, processed_at_epoch, error_message, expires_at_epoch,
+  place, due_at_epoch, claim_id, worker, lease_until_epoch, processed_at_epoch, error_message,
+  expires_at_epoch,
   fingerprint, task_id, timestamp_epoch
 ) VALUES (
   'ann', :id, 'note', :cube, :id, :status, :now, :now, :lane, 2, :place,
@@ -186,7 +189,7 @@ class OldProgram:
         return sorted(rows)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", BESIDE)
 def test_the_statements_of_an_earlier_version_work_on_this_schema(tmp_path: Path, version: int) -> None:
     path = tmp_path / "reverie.db"
     build(path, version)

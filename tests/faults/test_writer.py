@@ -10,6 +10,7 @@ import pytest
 
 from reverie.errors import BackendUnavailableError
 from reverie.storage.sqlite import Database
+from reverie.threads import ThreadPool
 
 from .disk import Disk
 
@@ -125,6 +126,7 @@ def test_close_during_a_fault_ends(database: Database, disk: Disk) -> None:
 
 
 async def test_a_reader_whose_connection_broke_gets_another(database: Database) -> None:
+    database._readers = ThreadPool(1, "reader")
     await database.write(insert(1))
     first = await database.read(lambda connection: connection)
     assert await database.read(lambda connection: connection) is first
