@@ -153,3 +153,22 @@ def test_a_file_that_is_taken_away_is_not_written_to(database: Database, tmp_pat
     away.rename(path)
     assert database.submit(insert(3)).result() == 3
     assert database.submit(numbers).result() == [1, 3]
+
+
+@pytest.mark.parametrize("fault", ["full", "write", "sync"])
+def test_after_an_error_of_the_disk_the_file_is_opened_anew(database: Database, disk: Disk, fault) -> None:
+    first = database.submit(lambda connection: connection).result()
+    assert database.submit(lambda connection: connection).result() is first
+    disk.breaks(fault)
+    assert isinstance(database.submit(insert(1)).exception(), BackendUnavailableError)
+    disk.works()
+    assert database.submit(lambda connection: connection).result() is not first
+    with pytest.raises(apsw.ConnectionClosedError):
+        first.execute("SELECT 1")
+
+
+def test_a_job_that_closes_the_connection_costs_only_its_group(database: Database) -> None:
+    answers = in_one_group(database, insert(1), lambda connection: connection.close(True))
+    assert [type(answer) for answer in answers] == [BackendUnavailableError] * 2
+    assert database.submit(insert(2)).result() == 2
+    assert database.submit(numbers).result() == [2]
