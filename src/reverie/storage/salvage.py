@@ -5,6 +5,7 @@ The damaged file is only read. Text indexes are created empty: whoever owns them
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -81,7 +82,9 @@ def _copy(source: apsw.Connection, target: apsw.Connection) -> list[Salvaged]:
 
 
 def _copy_table(source: apsw.Connection, target: apsw.Connection, table: str) -> Salvaged:
-    columns = [f'"{row[1]}"' for row in target.execute(f'PRAGMA table_info("{table}")')]
+    described: list[tuple[Any, ...]] = target.execute(f'PRAGMA table_info("{table}")').fetchall()
+    columns = [f'"{row[1]}"' for row in described]
+    key = [f'"{row[1]}"' for row in sorted(described, key=itemgetter(5)) if row[5]]
     has_ids = not target.execute("SELECT wr FROM pragma_table_list WHERE name = ?", (table,)).get
     if has_ids:
         columns.insert(0, "rowid")
@@ -89,7 +92,7 @@ def _copy_table(source: apsw.Connection, target: apsw.Connection, table: str) ->
     marks = ", ".join("?" * len(columns))
     insert = f'INSERT OR IGNORE INTO "{table}" ({", ".join(columns)}) VALUES ({marks})'  # noqa: S608  names of the schema
     rows = 0
-    for row in reader.by_id() if has_ids else reader.from_both_ends():
+    for row in reader.by_id() if has_ids else reader.from_both_ends(key):
         target.execute(insert, row)
         rows += target.changes()
     return Salvaged(table, rows, reader.lost)
@@ -121,9 +124,10 @@ class _Reader:
             else:
                 return
 
-    def from_both_ends(self) -> Iterator[tuple[Any, ...]]:
+    def from_both_ends(self, key: list[str]) -> Iterator[tuple[Any, ...]]:
         """Forward as far as it goes, then backward; a row may come twice."""
-        for order in ("", " ORDER BY 1 DESC, 2 DESC"):
+        backward = " ORDER BY " + ", ".join(f"{column} DESC" for column in key)
+        for order in ("", backward):
             try:
                 yield from self._source.execute(self._select + order)
             except UNREADABLE:
