@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -60,15 +61,25 @@ def test_a_submit_says_who_is_in_the_way(bench: Bench, begin) -> None:
 
 
 def test_a_worker_goes_on_when_the_lock_is_gone(bench: Bench) -> None:
-    bench.submit(*range(30))
+    began, go = threading.Event(), threading.Event()
+
+    @bench.scheduler.handler("wait", ordered=False)
+    def wait(_: object) -> None:
+        began.set()
+        assert go.wait(30)
+
+    bench.scheduler.submit("wait", user_id="u9", item_id="wait")
+    bench.scheduler.start()
+    assert began.wait(30)
     with held(bench.path):
-        bench.scheduler.start()
+        go.set()  # it ends, and its end cannot be written
         with pytest.raises(BackendUnavailableError, match=LOCKED):
             bench.submit(100)
-    bench.submit(100)
+    bench.submit(*range(30), 100)
+    assert bench.scheduler.wait("wait", user_id="u9").status == "completed"
     bench.wait(*range(30), 100)
     bench.scheduler.close()
-    bench.rows("DROP TABLE IF EXISTS holder")
+    bench.rows("DELETE FROM pending_messages WHERE id = 'wait'")
     bench.assert_each_once(*range(30), 100)
 
 

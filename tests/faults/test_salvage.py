@@ -49,7 +49,7 @@ def spoil_table(path: Path, name: str) -> None:
 
 def test_the_steps_of_the_error_bring_the_work_back(used: Bench, tmp_path: Path) -> None:
     used.scheduler.open()
-    spoil(used.path)
+    spoil(used.path, 0.6, 0.8)
     with pytest.raises(CorruptDatabaseError) as found:
         read_all(used)
     used.scheduler.close()  # (1)
