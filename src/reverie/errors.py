@@ -12,12 +12,15 @@ __all__ = [
     "AppNotFoundError",
     "BackendUnavailableError",
     "ClosedError",
+    "CorruptDatabaseError",
     "InvalidMessageError",
     "InvalidSelectionError",
     "InvalidSettingError",
     "MissingExtraError",
+    "NetworkFileSystemError",
     "QueueFullError",
     "ReverieError",
+    "SalvageError",
     "SchemaTooNewError",
     "UnknownItemError",
     "UnknownSchemeError",
@@ -101,6 +104,39 @@ class QueueFullError(ReverieError):
 
 class BackendUnavailableError(ReverieError):
     """The backend did not answer; nothing is known to have been written."""
+
+
+class CorruptDatabaseError(BackendUnavailableError):
+    """The database file is damaged; nothing more is written to it."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        """Say which file, what SQLite found, and the steps that bring the work back."""
+        self.path, self.detail = path, detail
+        super().__init__(
+            f"{path} is damaged, or is no database of Reverie ({detail}): nothing more is written to it. "
+            "(1) Stop every process that uses it. "
+            f"(2) Keep a copy: cp {path} {path}.damaged (and {path}-wal, if there is one). "
+            f"(3) Put a backup in its place, and remove {path}-wal and {path}-shm. Without a backup, save "
+            f"what can be read, and put that there: reverie salvage {path} {path}.saved "
+            "(4) Start again."
+        )
+
+
+class NetworkFileSystemError(ReverieError):
+    """An SQLite file must not lie on a network file system."""
+
+    def __init__(self, path: str, kind: str, mount_point: str) -> None:
+        """Say which file, what it lies on, and where it could be instead."""
+        self.path, self.kind, self.mount_point = path, kind, mount_point
+        super().__init__(
+            f"{path} lies on {mount_point}, a network file system ({kind}), where SQLite's locks do not hold "
+            "and files get damaged: use a folder on a local disk, or a queue made for several machines "
+            "(redis://…). If you know that only one machine uses it, set queue.allow_network_fs = true"
+        )
+
+
+class SalvageError(ReverieError):
+    """The damaged database could not be copied."""
 
 
 class SchemaTooNewError(ReverieError):

@@ -201,6 +201,26 @@ def search(
         )
 
 
+@cli.command()
+def salvage(
+    damaged: Annotated[str, typer.Argument(help="The damaged SQLite file; no process may use it.")],
+    saved: Annotated[str, typer.Argument(help="The file to create.")],
+    json: Json = False,
+) -> None:
+    """Copy what can be read of a damaged database into a new one.
+
+    Example: reverie salvage reverie.db saved.db
+    """
+    with shown_errors():
+        from reverie.salvage import salvage as save
+
+        tables = save(damaged, saved)
+        if json:
+            print_json(tables)
+            return
+        print_table(["table", "rows saved", "not readable"], [(t.table, t.rows, t.lost) for t in tables])
+
+
 def _scheduler(url: str | None, app: str | None) -> Scheduler:
     from reverie.cli.app import load_app
     from reverie.errors import InvalidSettingError, redacted

@@ -1,0 +1,118 @@
+"""From SQLite's errors to ours: what each means for whoever gave the job, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+
+from reverie.errors import BackendUnavailableError, CorruptDatabaseError
+
+__all__ = ["DAMAGED", "LOCKED", "OF_THE_FILE", "Diagnosis", "may_write"]
+
+DAMAGED = (apsw.CorruptError, apsw.NotADBError)
+LOCKED = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
+NOT_WRITABLE = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)
+OF_THE_FILE = (*DAMAGED, *LOCKED, *NOT_WRITABLE, apsw.FullError, apsw.IOError, apsw.NoMemError)
+"""What no other content would have avoided: the caller may try the same again later."""
+
+
+class Diagnosis:
+    """What is known about the health of one file."""
+
+    def __init__(self, path: str, busy_timeout_s: float) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._file: tuple[int, int] | None = None
+        self._damage: str | None = None
+
+    def begin(self) -> None:
+        """Forget what was known: the file was just opened."""
+        self._damage = None
+        self._file = self._identity()
+
+    def check(self) -> None:
+        """Refuse to write to a file that is damaged, or no longer the one that was opened."""
+        if self.damage is not None:
+            raise self.damage
+        if self.moved:
+            raise BackendUnavailableError(
+                f"{self._path} was deleted, moved or replaced while it is in use: nothing more is written. "
+                "Put the file back (its -wal too), or start this process again to use the new one"
+            )
+
+    @property
+    def damage(self) -> CorruptDatabaseError | None:
+        """What to raise if the file was found damaged since it was opened."""
+        return None if self._damage is None else CorruptDatabaseError(self._path, self._damage)
+
+    @property
+    def moved(self) -> bool:
+        """Whether another file, or none, has the name of the one that was opened."""
+        return self._identity() != self._file
+
+    def name(self, error: BaseException, *, whole: bool = False) -> BaseException:
+        """The error to raise in place of SQLite's; itself if it is not about the file.
+
+        whole: it stopped a whole transaction, so it is nobody's own.
+        """
+        if isinstance(error, DAMAGED):
+            self._damage = str(error)
+            named: BackendUnavailableError = CorruptDatabaseError(self._path, self._damage)
+        elif isinstance(error, BackendUnavailableError) or not (whole or isinstance(error, OF_THE_FILE)):
+            return error
+        else:
+            named = BackendUnavailableError(f"{self._path}: {self._advice(error)}")
+        named.__cause__ = error
+        return named
+
+    def _advice(self, error: BaseException) -> str:
+        if isinstance(error, apsw.FullError):
+            return f"the disk is full ({error}): free space on it, then try again"
+        if isinstance(error, LOCKED):
+            return (
+                "locked by another process for longer than "
+                f"queue.busy_timeout_s = {self._busy_timeout_s:g} s ({error}): "
+                "let that process end, or wait longer; then try again"
+            )
+        if isinstance(error, NOT_WRITABLE):
+            return f"{self.obstacle()} ({error})"
+        if isinstance(error, apsw.IOError):
+            return f"the disk cannot be read or written ({error}): look after the disk, then try again"
+        return str(error) or repr(error)
+
+    def obstacle(self) -> str:
+        """Why the file cannot be opened and written, as far as its permissions tell."""
+        path = Path(self._path)
+        folder = path.parent
+        user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
+        if path.is_dir():
+            return "is a folder: name a file in it"
+        if not folder.is_dir():
+            return f"the folder {folder} does not exist: create it, or use another"
+        if path.exists() and not may_write(path):
+            return f"the file is read-only for {user}: let it write there (chmod, chown), or use another file"
+        if not may_write(folder):
+            return (
+                f"the folder {folder} is read-only for {user}, and SQLite keeps files beside the database: "
+                "let it write there (chmod, chown, mount), or use another folder"
+            )
+        return (
+            f"cannot be opened for writing: look at it, and at {path.name}-wal and {path.name}-shm beside it"
+        )
+
+    def _identity(self) -> tuple[int, int] | None:
+        if self._path == ":memory:":
+            return None
+        try:
+            found = os.stat(self._path)  # noqa: PTH116  before each commit: a Path would cost more than the call
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+def may_write(path: Path) -> bool:
+    """Whether this process may write there; False as well if there is nothing."""
+    effective = os.access in os.supports_effective_ids
+    return os.access(path, os.W_OK, effective_ids=effective)

@@ -1,0 +1,96 @@
+"""A disk that is full, or fails: refused clearly, nothing lost, and the work goes on by itself afterwards."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reverie.errors import BackendUnavailableError
+from scale import SCALE, evidence
+
+from .conftest import Bench
+from .disk import EVERYWHERE, LOG, Disk
+
+FAULTS = {
+    "full": "the disk is full .*: free space on it, then try again",
+    "write": "the disk cannot be read or written",
+    "sync": "the disk cannot be read or written",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_submit_is_refused_and_what_was_accepted_is_kept(bench: Bench, disk: Disk, fault) -> None:
+    bench.submit(1, 2)
+    disk.breaks(fault)
+    for _ in range(3):
+        with pytest.raises(BackendUnavailableError, match=FAULTS[fault]) as refused:
+            bench.submit(3)
+        assert str(bench.path) in str(refused.value)
+    disk.wait_until_refused(3)
+    assert [item.item_id for item in bench.scheduler.status("u1")] == ["n1"]
+    disk.works()
+    bench.submit(3, 4)
+    bench.scheduler.start()
+    bench.wait(1, 2, 3, 4)
+    bench.scheduler.close()
+    bench.assert_each_once(1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("where", [EVERYWHERE, LOG], ids=["everywhere", "log"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_worker_pauses_and_finishes_by_itself(bench: Bench, disk: Disk, fault, where) -> None:
+    messages = range(60)
+
+    @bench.scheduler.handler("trip")
+    def trip(_: object) -> None:
+        """Breaks the disk between the claim of some messages and their settlement."""
+        disk.breaks(fault, where)
+
+    bench.submit(*messages)
+    bench.scheduler.submit("trip", user_id="u9", item_id="trip")
+    bench.scheduler.start()
+    disk.wait_until_refused(10)
+    with pytest.raises(BackendUnavailableError):
+        bench.submit(100)
+    disk.works()
+    bench.wait(*messages)
+    assert bench.scheduler.wait("trip", user_id="u9").status == "completed"
+    bench.submit(100)
+    bench.wait(100)
+    bench.scheduler.close()
+    assert bench.rows("DELETE FROM pending_messages WHERE id = 'trip'") == []
+    bench.assert_each_once(*messages, 100)
+    assert set(bench.ran) == {f"n{number}" for number in (*messages, 100)}
+
+
+@pytest.mark.scaled
+@pytest.mark.skipif(SCALE != 1, reason="a real file system is filled under REVERIE_TEST_SCALE=1 (make soak)")
+@pytest.mark.timeout(300)
+def test_a_real_file_system_that_is_full(tmp_path: Path) -> None:
+    """In a name space of its own, where everybody may mount."""
+    program = Path(__file__).with_name("full_file_system.py")
+    script = 'mount -t tmpfs -o size=16m tmpfs "$1" || exit 77; exec "$2" "$3" "$1"'
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare: a small file system cannot be mounted")
+    with evidence("full-file-system") as figures:
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", script, "sh", str(tmp_path), sys.executable, str(program)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        if done.returncode == 77 or "unshare" in done.stderr:
+            pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+        assert done.returncode == 0, done.stderr
+        figures.update(json.loads(done.stdout))
+        assert re.search(FAULTS["full"], figures["refusal"])
+        assert figures["remembered"] == figures["accepted"] > 400
+        assert figures["statuses"] == {"completed": figures["accepted"]}
+        assert (figures["running"], figures["losses"], figures["integrity"]) == (0, 0, "ok")
