@@ -50,8 +50,8 @@ def _panel(place: Any, title: str, bars: list[Bar]) -> None:
     names, lengths, texts, colours = zip(*bars, strict=True)
     drawn = place.barh(names, lengths, color=colours, height=0.6)
     place.bar_label(drawn, labels=texts, padding=4, fontsize=9)
-    place.invert_yaxis()
-    place.set_xlim(0, max(lengths) * 1.32)  # room for the figures at the ends
+    place.set_ylim(max(len(bars), 4) - 0.4, -0.6)  # downwards, and bars of about the same height everywhere
+    place.set_xlim(0, max(lengths) * 1.4)  # room for the figures at the ends
     place.set_title(title, fontsize=11, loc="left")
     place.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     place.tick_params(axis="x", labelsize=8)

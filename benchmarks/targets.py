@@ -26,14 +26,14 @@ def judge(figures: dict[str, Any]) -> dict[str, Any]:
         "idle_cpu_percent": (figures["idle_cpu_percent"], "<", 1.0),
     }
     return {
-        "ratio_to_raw": {name: round(ratio, 3) for name, ratio in to_raw.items()},
+        "ratio_to_raw": {name: round(ratio, 4) for name, ratio in to_raw.items()},
         "ratio_to_best_peer": {name: round(ratio, 3) for name, ratio in to_peer.items()},
         "ratio_to_best_peer_full": {
             name: round(ratio, 3) for name, ratio in _to_best(figures, figures["peers_full"]).items()
         },
         "targets": {
             name: {
-                "value": round(value, 3),
+                "value": round(value, 4),
                 "target": f"{sign} {bound:g}",
                 "reached": _holds(value, sign, bound),
             }
