@@ -1,7 +1,8 @@
 """One run over one backend: ours, the raw limit and the neighbours, near each other in time.
 
 Machines are noisy, so what is compared with raw SQLite is measured in rounds, ours and raw in turn and each
-first in every other round, on fresh files; a figure is the median of its rounds.
+first in every other round, on fresh files; a figure is the median of its rounds. `noise` is the fastest round of
+raw single commits over the slowest: far above 2 the disk was shared, and the ratios say little.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def _measure_sqlite(
         "raw": _medians(raw),
         **all_peers,
         "probes": len(latencies),
+        "noise": round(max(raw["submit_one_rate"]) / min(raw["submit_one_rate"]), 2),
         "each_round": {"ours": _rounded(mine), "raw": _rounded(raw)},
     }
     return figures | judge(figures)
