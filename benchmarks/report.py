@@ -51,3 +51,7 @@ def print_report(figures: dict[str, Any]) -> None:
                 name, target["target"], str(target["value"]), "yes" if target["reached"] else "no"
             )
         console.print(targets)
+    if not figures.get("quiet", True):
+        console.print(
+            f"The machine was not quiet (noise {figures['noise']}): measure again before you believe this."
+        )
