@@ -2,8 +2,8 @@
 
 Machines are noisy, so what is compared with raw SQLite is measured in rounds, ours and raw in turn and each
 first in every other round, on fresh files; a figure is the median of its rounds. `noise` is the fastest round
-of raw single commits over the slowest. If it is above 2, `quiet` is false: others used the disk, which slows raw
-single commits most, so that the ratios to raw look better than they are.
+of raw single commits over the slowest. If it is above 2, `quiet` is false: others used the disk, which slows
+raw single commits most, so that the ratios to raw look better than they are.
 """
 
 from __future__ import annotations
