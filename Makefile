@@ -23,7 +23,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## benchmarks, as JSON on the last line of each
+bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks queue --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
@@ -32,6 +32,7 @@ soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under d
 pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 	$(BIN)/pip-compile $(PIN_FLAGS) --output-file requirements/base.txt pyproject.toml
 	$(BIN)/pip-compile $(PIN_FLAGS) --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(BIN)/pip-compile $(PIN_FLAGS) --extra bench --output-file requirements/bench.txt pyproject.toml
 PIN_FLAGS := --quiet --upgrade --strip-extras --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
@@ -48,5 +49,10 @@ $(VENV)/.base: requirements/base.txt pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --requirement requirements/dev.txt
+	$(PIP) install --no-deps --editable .
+	touch $(VENV)/.base $@
+
+$(VENV)/.bench: requirements/bench.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --requirement requirements/bench.txt
 	$(PIP) install --no-deps --editable .
 	touch $(VENV)/.base $@

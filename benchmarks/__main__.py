@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from benchmarks import queue
+from benchmarks.report import print_report, shown_progress
 
 
 def main() -> None:
@@ -13,15 +15,41 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="what")
     one = commands.add_parser("queue", help="submit, drain and latency of one backend")
     one.add_argument("--backend", choices=["sqlite", "memory"], default="sqlite")
-    one.add_argument("--messages", type=int, default=50_000, help="how many to drain (default 50,000)")
-    one.add_argument("--lanes", type=int, default=10_000, help="over how many lanes (default 10,000)")
+    one.add_argument("--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)")
+    one.add_argument("--lanes", type=_positive, default=10_000, help="over how many lanes (default 10,000)")
+    one.add_argument(
+        "--rounds", type=_positive, default=5, help="rounds; a figure is their median (default 5)"
+    )
     one.add_argument("--json", action="store_true", help="only the JSON line")
-    arguments = parser.parse_args()
-    figures = queue.measure(arguments.backend, arguments.messages, arguments.lanes)
+    one.add_argument("--chart", type=Path, metavar="FILE.png", help="draw the figures into this file as well")
+    _run(parser.parse_args())
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.chart and arguments.backend != "sqlite":
+        raise SystemExit("--chart compares with raw SQLite: it needs --backend sqlite")
+    if arguments.chart:
+        from benchmarks.chart import check  # noqa: PLC0415  the chart needs more than the figures do
+
+        check(arguments.chart)
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = queue.measure(
+            arguments.backend, arguments.messages, arguments.lanes, arguments.rounds, progress
+        )
+    if arguments.chart:
+        from benchmarks.chart import draw  # noqa: PLC0415
+
+        draw(figures, arguments.chart)
     if not arguments.json:
-        for name, value in figures.items():
-            print(f"{name:24} {value}")
+        print_report(figures)
     print(json.dumps(figures))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
 
 
 if __name__ == "__main__":

@@ -1,0 +1,25 @@
+"""Reverie as it is shipped: what every measurement runs with."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from reverie.settings import load_settings, settings_file
+
+if TYPE_CHECKING:
+    from reverie.settings import Settings
+
+__all__ = ["shipped_settings"]
+
+
+def shipped_settings(url: str) -> Settings:
+    """The shipped defaults with the queue at `url`; ends the program if something else is in force here."""
+    changed = sorted(name for name in os.environ if name.startswith("REVERIE_"))
+    if file := settings_file():
+        changed.append(str(file))
+    if changed:
+        raise SystemExit(
+            f"the benchmarks measure the shipped defaults; take these away: {', '.join(changed)}"
+        )
+    return load_settings(queue={"url": url})

@@ -1,0 +1,202 @@
+"""Reverie itself, at its shipped defaults."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.defaults import shipped_settings
+from benchmarks.process import worker_process
+from reverie import Message, Scheduler
+from reverie.backends.moves import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "drain_by_process",
+    "drain_here",
+    "idle_cpu_percent",
+    "latencies_here",
+    "latencies_of_process",
+    "make_messages",
+    "open_scheduler",
+    "percentiles",
+    "submit_by_threads",
+    "submit_in_batches",
+    "submit_singly",
+]
+
+PROBES = 300
+PAUSE_S = (0.005, 0.05)
+"""Bounds of the random pause between two probes, so that they meet the worker at rest and in no rhythm."""
+SETTLE_S = 1.0
+"""How long a worker is left alone after its start before it counts as idle."""
+PROBE_PATIENCE_S = 30.0
+
+
+def open_scheduler(url: str) -> Scheduler:
+    """A scheduler that takes in messages and runs no worker."""
+    scheduler = Scheduler(settings=shipped_settings(url))
+    scheduler.open()
+    return scheduler
+
+
+def make_messages(count: int, lanes: int) -> list[Message]:
+    return [Message(user_id=f"user-{n % lanes}", label="noop", content="{}") for n in range(count)]
+
+
+def submit_singly(scheduler: Scheduler, messages: int, lanes: int) -> float:
+    """One caller, one message per call; messages per second."""
+    began = time.perf_counter()
+    for n in range(messages):
+        scheduler.submit("noop", user_id=f"user-{n % lanes}", content="{}")
+    return messages / (time.perf_counter() - began)
+
+
+def submit_by_threads(scheduler: Scheduler, messages: int, lanes: int, threads: int) -> float:
+    """Many callers of one scheduler, one message per call; messages per second of all together."""
+    share = messages // threads
+    gate = threading.Barrier(threads + 1)
+    failures: list[Exception] = []
+
+    def call(number: int) -> None:
+        gate.wait()
+        try:
+            for n in range(share):
+                scheduler.submit("noop", user_id=f"user-{(number * share + n) % lanes}", content="{}")
+        except Exception as error:  # noqa: BLE001  a thread has nobody else to tell
+            failures.append(error)
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(threads)]
+    for caller in callers:
+        caller.start()
+    gate.wait()
+    began = time.perf_counter()
+    for caller in callers:
+        caller.join()
+    seconds = time.perf_counter() - began
+    if failures:
+        raise failures[0]
+    return share * threads / seconds
+
+
+def submit_in_batches(scheduler: Scheduler, messages: list[Message], batch: int) -> float:
+    """One caller, `batch` messages per call; messages per second."""
+    began = time.perf_counter()
+    for start in range(0, len(messages), batch):
+        scheduler.submit_messages(messages[start : start + batch])
+    return len(messages) / (time.perf_counter() - began)
+
+
+def drain_by_process(url: str, messages: int) -> float:
+    """One worker in a process of its own, from its start until all rows are completed; messages per second.
+
+    A process of its own is how a worker is run, and nothing of the measuring program shares its interpreter.
+    Starting Python and importing Reverie is not counted; opening the file and starting the worker is.
+    """
+    with worker_process("drain", url, str(messages)) as worker:
+        worker.tell("go")
+        (seconds,) = worker.hear("drained")
+        return messages / float(seconds)
+
+
+def drain_here(scheduler: Scheduler, messages: list[Message]) -> float:
+    """A worker in this process, for a backend that no other process can reach; messages per second."""
+    done = threading.Event()
+    left = len(messages)
+    last: list[Message] = []
+
+    @scheduler.handler("noop")
+    def noop(message: Message) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            last.append(message)
+            done.set()
+
+    began = time.perf_counter()
+    scheduler.start()
+    done.wait()
+    scheduler.wait(last[0].item_id, user_id=last[0].user_id)
+    seconds = time.perf_counter() - began
+    for user_id in {message.user_id for message in messages}:
+        for item in scheduler.status(user_id):
+            if item.status is not Status.COMPLETED:
+                raise SystemExit(f"{item.item_id} is {item.status}, not completed")
+    return len(messages) / seconds
+
+
+def latencies_of_process(url: str, probes: int = PROBES) -> tuple[list[float], float]:
+    """Milliseconds from before a submit to its handler's start in an idle worker process, and that one's CPU.
+
+    `time.monotonic()` is one clock for all processes of a Linux machine.
+    """
+    scheduler = open_scheduler(url)
+    with worker_process("serve", url) as worker:
+        time.sleep(SETTLE_S)
+        cpu = idle_cpu_percent(worker.tell, worker.hear)
+
+        def probe() -> float:
+            began = time.monotonic()
+            receipt = scheduler.submit("probe", user_id="prober")
+            item_id, started = worker.hear("probe", PROBE_PATIENCE_S)
+            if item_id != receipt.item_id:
+                raise SystemExit(f"{item_id} was handled instead of {receipt.item_id}")
+            return float(started) - began
+
+        latencies = _probe_now_and_then(probe, probes)
+    scheduler.close()
+    return latencies, cpu
+
+
+def latencies_here(scheduler: Scheduler, probes: int = PROBES) -> list[float]:
+    """The same with an idle worker in this process, which must be started."""
+    started: list[float] = []
+    heard = threading.Event()
+
+    @scheduler.handler("probe")
+    def handle(message: Message) -> None:
+        started.append(time.monotonic())
+        heard.set()
+
+    def probe() -> float:
+        heard.clear()
+        began = time.monotonic()
+        scheduler.submit("probe", user_id="prober")
+        if not heard.wait(PROBE_PATIENCE_S):
+            raise SystemExit(f"a probe was not handled within {PROBE_PATIENCE_S} s")
+        return started[-1] - began
+
+    return _probe_now_and_then(probe, probes)
+
+
+def idle_cpu_percent(
+    tell: Callable[[str], None], hear: Callable[[str], list[str]], seconds: float = 10.0
+) -> float:
+    """CPU time of a worker process, all its threads, over the time on the wall."""
+    tell("cpu")
+    before, began = float(hear("cpu")[0]), time.monotonic()
+    time.sleep(seconds)
+    tell("cpu")
+    after = float(hear("cpu")[0])
+    return 100 * (after - before) / (time.monotonic() - began)
+
+
+def percentiles(latencies: list[float]) -> dict[str, float]:
+    return {
+        "latency_p50_ms": round(statistics.median(latencies), 2),
+        "latency_p99_ms": round(statistics.quantiles(latencies, n=100)[98], 2),
+    }
+
+
+def _probe_now_and_then(probe: Callable[[], float], probes: int) -> list[float]:
+    pauses = random.Random(1)
+    latencies = []
+    for _ in range(probes):
+        time.sleep(pauses.uniform(*PAUSE_S))
+        latencies.append(probe() * 1000)
+    return latencies

@@ -1,0 +1,66 @@
+"""Starting the worker process and talking to it in lines."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["WorkerProcess", "worker_process"]
+
+PATIENCE_S = 600.0
+"""How long an answer is waited for before the measurement is given up."""
+
+
+class WorkerProcess:
+    """A running `benchmarks.worker`."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._unread = b""
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
+    def hear(self, word: str, patience_s: float = PATIENCE_S) -> list[str]:
+        """The next line, which must begin with `word`: the words after it."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(patience_s):
+                    raise SystemExit(f"the worker process did not say {word!r} within {patience_s} s")
+                data = os.read(self._process.stdout.fileno(), 65536)
+                if not data:
+                    raise SystemExit(f"the worker process ended instead of saying {word!r}")
+                self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        first, *words = line.decode().split()
+        if first != word:
+            raise SystemExit(f"the worker process said {first!r} instead of {word!r}")
+        return words
+
+
+@contextmanager
+def worker_process(*arguments: str) -> Iterator[WorkerProcess]:
+    """Run `benchmarks.worker`, ready to be measured; it stops when nobody talks to it any more."""
+    command = [sys.executable, "-m", "benchmarks.worker", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            worker = WorkerProcess(process)
+            worker.hear("ready")
+            yield worker
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(60)
+        except BaseException:
+            process.kill()
+            raise
