@@ -45,6 +45,7 @@ class Bench:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """What another program sees in the file."""
         connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection.set_busy_timeout(10_000)  # readers that were just closed may still be writing the log back
         try:
             return connection.execute(statement).fetchall()
         finally:

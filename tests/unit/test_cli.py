@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written(place: Place) -> None:
     (place.folder / "file").write_text("")
     shown = place.command("add", "x", "--user", "ann", "--url", f"sqlite:///{place.folder}/file/r.db")
     assert shown.returncode == 1
-    assert "cannot write in the folder" in shown.stderr
+    assert "/file is a file, not a folder: use another path" in shown.stderr
 
 
 @SQLITE

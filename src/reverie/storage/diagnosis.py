@@ -89,6 +89,8 @@ class Diagnosis:
         user = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
         if path.is_dir():
             return "is a folder: name a file in it"
+        if folder.exists() and not folder.is_dir():
+            return f"{folder} is a file, not a folder: use another path"
         if not folder.is_dir():
             return f"the folder {folder} does not exist: create it, or use another"
         if path.exists() and not may_write(path):
