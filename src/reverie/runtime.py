@@ -161,7 +161,13 @@ class Runtime:
     def _database(self, url: str) -> Database:
         """The one writer of a file, shared by all rooms that live in it."""
         if url not in self._databases:
-            self._databases[url] = Database(_path(url), self.settings.queue.durability)
+            queue = self.settings.queue
+            self._databases[url] = Database(
+                _path(url),
+                queue.durability,
+                busy_timeout_s=queue.busy_timeout_s,
+                allow_network_fs=queue.allow_network_fs,
+            )
         return self._databases[url]
 
 

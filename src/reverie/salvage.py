@@ -44,7 +44,7 @@ def salvage(damaged: str, saved: str) -> list[Salvaged]:
 
 def _mend_queue(connection: apsw.Connection) -> None:
     """Give each message that is there a lane, and each lane the right numbers."""
-    for name in ("assume_counters", "mend_lanes", "mend_counters", "count_running", "wake_lanes"):
+    for name in MENDING:
         connection.execute(SQL[name])
 
 
@@ -55,4 +55,14 @@ def _mend_memory(connection: apsw.Connection) -> None:
         connection.execute(SQL["index_text"], {"seq": seq, "words": index_words(text)})
 
 
+MENDING = (
+    "assume_counters",
+    "mend_lanes",
+    "mend_counters",
+    "count_running",
+    "count_depth",
+    "count_total_depth",
+    "count_parents",
+    "wake_lanes",
+)
 MENDERS = {"queue": _mend_queue, "memory": _mend_memory}

@@ -36,3 +36,22 @@ SELECT seq, text FROM memory_items
 
 -- name: index_text
 INSERT INTO memory_words (rowid, words) VALUES (:seq, :words)
+
+-- name: count_depth
+UPDATE lanes
+SET depth = (
+  SELECT count(*) FROM pending_messages AS m WHERE m.lane = lanes.lane AND m.status IN ('pending', 'processing')
+)
+
+-- name: count_total_depth
+UPDATE queue_counters SET depth = (SELECT coalesce(sum(depth), 0) FROM lanes)
+
+-- name: count_parents
+-- A parent that was lost is waited for no longer.
+UPDATE pending_messages
+SET waits_for = (
+  SELECT count(*) FROM dependencies AS d JOIN pending_messages AS p ON p.user_id = d.user_id AND p.id = d.parent_id
+  WHERE d.user_id = pending_messages.user_id AND d.child_id = pending_messages.id
+    AND p.status IN ('pending', 'processing')
+)
+WHERE status = 'pending'

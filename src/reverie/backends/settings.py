@@ -23,6 +23,12 @@ class QueueSettings(BaseModel):
     durability: Literal["full", "normal"] = Field(
         "full", description="SQLite: full survives a power cut, normal the death of the process"
     )
+    busy_timeout_s: float = Field(
+        10, ge=0, description="SQLite: seconds that a writer of another process is waited for"
+    )
+    allow_network_fs: bool = Field(
+        default=False, description="SQLite: open the file even on a network file system"
+    )
     max_losses: int = Field(
         5, ge=1, description="claims that may end without an outcome before a message is buried"
     )

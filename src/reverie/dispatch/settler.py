@@ -101,7 +101,8 @@ class Settler(LoopService):
                 await self._settle_or_split([Settlement(claim=claim, move=Move.BURY, error=UNSETTLEABLE)])
 
     async def _turn(self) -> None:
-        await self._until_stopped(self._news.wait())
+        if not self._pending:  # else the last turn failed, and nobody may bring news of it
+            await self._until_stopped(self._news.wait())
         self._news.clear()
         await self.flush()
 
