@@ -56,7 +56,7 @@ class Runtime:
     def register(
         self,
         label: str,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str,
         *,
         batch: bool = False,
         options: LabelSettings | None = None,

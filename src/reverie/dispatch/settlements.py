@@ -12,7 +12,7 @@ from reverie.backends.moves import Move, Settlement
 from reverie.effect import Effect
 from reverie.errors import InvalidMessageError
 from reverie.message import MessageLimits, check_message, derived_id, level_of
-from reverie.outcome import Cancel, Done, Retry, Snooze
+from reverie.outcome import Cancel, Died, Done, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +78,8 @@ class SettlementPolicy:
                 return self._done(claim, outcome, max_attempts)
             case Retry():
                 return self.failed(claim, max_attempts, outcome.reason, outcome.after)
+            case Died():
+                return self.failed(claim, max_attempts, outcome.reason)
             case Snooze():
                 return Settlement(
                     claim=claim, move=Move.RELEASE, attempt=False, delay_ms=_delay_ms(outcome.after)

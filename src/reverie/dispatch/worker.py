@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from reverie.backends.moves import Claim, ClaimRequest, Settlement
 from reverie.dispatch.batches import Pace, form_batches, want_of
 from reverie.dispatch.context import Context
-from reverie.dispatch.executor import Batch, LocalExecutor
+from reverie.dispatch.executor import Batch
+from reverie.dispatch.executors import Executors
 from reverie.dispatch.producer import Producer
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.dispatch.executor import Executor
     from reverie.dispatch.registry import Registry
     from reverie.dispatch.settings import WorkerSettings
     from reverie.dispatch.settlements import SettlementPolicy
@@ -64,7 +64,13 @@ class Worker:
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._batch_ids = itertools.count(1)
-        self._executor: Executor = LocalExecutor()
+        self.exhausted = asyncio.Event()
+        """Set when so many threads of sync handlers hang that no more are risked."""
+        self._executor = Executors(
+            max_abandoned=settings.max_abandoned,
+            on_too_many=self.exhausted.set,
+            on_fewer=self.more_room,
+        )
         self._producer = Producer(backend.queue, self.request, self.take)
         self._settler = Settler(backend, store, policy, self._settled)
         self._timekeeper = Timekeeper(backend.queue)
@@ -88,6 +94,7 @@ class Worker:
     async def stop(self, grace_s: float) -> None:
         """Stop claiming, let handlers finish within the grace time, hand the rest back."""
         if not self._started:
+            await self._executor.close()  # a drain may have used it
             return
         self._started, self._loop = False, None
         await self._producer.stop(grace_s)
@@ -127,7 +134,7 @@ class Worker:
         wants = {}
         for handler in sorted(self._registry.handlers, key=lambda h: orchestrator.level(h.label)):
             free = handler.concurrency - self._active[handler.label]
-            if free > 0:
+            if free > 0 and self._executor.accepts(handler):
                 wants[handler.label] = want_of(
                     handler,
                     free,

@@ -1,0 +1,392 @@
+"""Handlers in processes of their own: real processes, killed, dying and hanging."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import cpu_handlers
+from reverie import Message, Scheduler
+from reverie.backends.moves import Claim, Status
+from reverie.dispatch.context import Context
+from reverie.dispatch.executor import Batch
+from reverie.dispatch.executors import Executors
+from reverie.dispatch.processes import ProcessExecutor
+from reverie.dispatch.registry import Registry
+from reverie.dispatch.settings import LabelSettings
+from reverie.errors import InvalidSettingError
+from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
+from reverie.settings import load_settings
+from reverie.testing import ManualClock, drain
+
+CONTEXT = Context(worker="tester", timeout_s=30)
+
+
+def handler(function=cpu_handlers.work, *, batch: bool = False, **options):
+    return Registry().add("work", function, batch=batch, options=LabelSettings(cpu=True, **options))
+
+
+def batch_of(*contents: str, of=None, users: str | None = None, losses: int = 0) -> Batch:
+    """Messages with these contents, all of one user unless `users` has a letter for each."""
+    claims = [
+        Claim(
+            Message(user_id=users[n] if users else "ann", label="work", content=content, losses=losses),
+            "c",
+            0,
+        )
+        for n, content in enumerate(contents)
+    ]
+    return Batch(next(NUMBERS), of or handler(), claims)
+
+
+NUMBERS = iter(range(1, 1_000_000))
+
+
+@pytest.fixture
+async def executor():
+    executor = ProcessExecutor()
+    yield executor
+    await executor.close()
+    assert children() == set()
+
+
+def children() -> set[int]:
+    """The processes of this one that live, or have died and wait to be heard of."""
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+
+
+def list_of(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended: not there, or a zombie that its parent has not fetched yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(condition, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def pid_of(outcome) -> int:
+    return int(outcome.effects[0].text.split()[0])
+
+
+async def test_it_runs_in_another_process_which_is_used_again(executor: ProcessExecutor) -> None:
+    first = await executor.run(batch_of("note a", "note b"), CONTEXT, 30)
+    second = await executor.run(batch_of("note c"), CONTEXT, 30)
+    pids = {pid_of(outcome) for outcome in first + second}
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+    assert [outcome.effects[0].text.split()[1:] for outcome in first] == [["tester", "a"], ["tester", "b"]]
+
+
+@pytest.mark.parametrize("function", ["work", "work_async", "work_batch"])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("retry", Retry(after=5, reason="later")),
+        ("endless", Retry(after=1e12)),
+        ("snooze", Snooze(after=5)),
+        ("cancel", Cancel()),
+        ("bury", Bury("no use")),
+        ("surrogate", Bury("bad \\ud800")),
+    ],
+)
+async def test_outcomes_come_back(executor: ProcessExecutor, function: str, content: str, expected) -> None:
+    of = handler(getattr(cpu_handlers, function), batch=function == "work_batch")
+    assert await executor.run(batch_of(content, of=of), CONTEXT, 30) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("fail", "ZeroDivisionError: cannot share by none"),
+        ("quit", "SystemExit: 3"),
+        ("nonsense", "expected an outcome or None"),
+        ("dictionary", "dict is no effect"),
+        ("lambda", "cannot be kept"),
+    ],
+)
+async def test_an_answer_that_cannot_be_kept_is_a_failure(
+    executor: ProcessExecutor, content: str, words: str
+) -> None:
+    (outcome,) = await executor.run(batch_of(content), CONTEXT, 30)
+    assert isinstance(outcome, Retry)
+    assert words in outcome.reason
+
+
+async def test_follow_ups_come_back(executor: ProcessExecutor) -> None:
+    (outcome,) = await executor.run(batch_of("follow"), CONTEXT, 30)
+    assert [(m.label, m.content) for m in outcome.follow_ups] == [("next", "one")]
+
+
+async def test_a_handler_without_a_context(executor: ProcessExecutor) -> None:
+    assert await executor.run(batch_of("x", of=handler(cpu_handlers.plain)), CONTEXT, 30) == [Done()]
+
+
+async def test_after_a_retry_the_rest_of_the_lane_is_not_run(executor: ProcessExecutor) -> None:
+    outcomes = await executor.run(batch_of("a", "retry", "b", "c", users="xxxy"), CONTEXT, 30)
+    assert [type(outcome) for outcome in outcomes] == [Done, Retry, type(None), Done]
+
+
+async def test_poison_in_a_batch_fails_alone(executor: ProcessExecutor) -> None:
+    of = handler(cpu_handlers.work_batch, batch=True)
+    outcomes = await executor.run(batch_of("a", "raise", "c", of=of, users="xyz"), CONTEXT, 30)
+    assert [type(outcome) for outcome in outcomes] == [Done, Retry, Done]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("exit 1", "ended with exit code 1"),
+        ("exit 0", "ended with exit code 0"),
+        ("kill", "was killed by SIGKILL"),
+        ("crash", "was killed by SIGSEGV"),
+    ],
+)
+async def test_a_process_that_dies_takes_only_its_own_message(
+    executor: ProcessExecutor, content: str, words: str
+) -> None:
+    outcomes = await executor.run(batch_of("a", content, "c", users="xyz"), CONTEXT, 30)
+    assert [type(outcome) for outcome in outcomes] == [Done, Died, type(None)]
+    assert outcomes[1].reason == f"the process that ran it {words}"
+    (after,) = await executor.run(batch_of("d"), CONTEXT, 30)
+    assert pid_of(after) != pid_of(outcomes[0])
+
+
+async def test_all_messages_of_the_call_that_died_are_lost(executor: ProcessExecutor) -> None:
+    of = handler(cpu_handlers.work_batch, batch=True)
+    outcomes = await executor.run(batch_of("a", "kill", of=of, users="xy"), CONTEXT, 30)
+    assert [type(outcome) for outcome in outcomes] == [Died, Died]
+
+
+async def test_a_neighbour_in_another_process_goes_on(executor: ProcessExecutor, tmp_path: Path) -> None:
+    of = handler(concurrency=2)
+    both = batch_of(f"meet {tmp_path} 2", of=of), batch_of(f"meet {tmp_path} 2", of=of)
+    assert await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in both)) == [[Done()], [Done()]]
+    slow, dying = batch_of("sleep 0.5", of=of), batch_of("kill", of=of)
+    first, second = await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in (slow, dying)))
+    assert first == [Done()]
+    assert isinstance(second[0], Died)
+
+
+async def test_a_handler_that_hangs_is_killed_in_time(executor: ProcessExecutor, tmp_path: Path) -> None:
+    await executor.run(batch_of("a"), CONTEXT, 30)  # so that no start is timed
+    began = time.monotonic()
+    outcomes = await executor.run(batch_of("b", f"hang {tmp_path / 'pid'}", "c"), CONTEXT, 0.3)
+    assert time.monotonic() - began < 3
+    assert [type(outcome) for outcome in outcomes] == [Done, Retry, type(None)]
+    assert outcomes[1].reason == "timeout: one call took longer than 0.3 s"
+    assert is_gone(int((tmp_path / "pid").read_text()))
+    assert await executor.run(batch_of("retry"), CONTEXT, 30) == [Retry(after=5, reason="later")]
+
+
+async def test_the_time_is_for_each_call(executor: ProcessExecutor) -> None:
+    of = handler(cpu_handlers.work_batch, batch=True)
+    outcomes = await executor.run(
+        batch_of("raise", "sleep 0.3", "sleep 0.3", of=of, users="xyz"), CONTEXT, 0.5
+    )
+    assert [type(outcome) for outcome in outcomes][:2] == [Retry, Done]
+    assert "timeout" not in outcomes[0].reason
+
+
+async def test_what_is_abandoned_is_killed_and_not_answered(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    batch = batch_of("a", f"hang {tmp_path / 'pid'}", "c")
+    running = asyncio.ensure_future(executor.run(batch, CONTEXT, 30))
+    await asyncio.to_thread(
+        wait_until, lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()
+    )
+    await executor.abandon(batch.batch_id)
+    outcomes = await running
+    assert [type(outcome) for outcome in outcomes] == [Done, type(None), type(None)]
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+async def test_what_is_abandoned_while_it_waits_for_room_never_runs(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    of = handler(concurrency=1)
+    first, second = batch_of(f"hang {tmp_path / 'pid'}", of=of), batch_of("a", of=of)
+    running = [asyncio.ensure_future(executor.run(batch, CONTEXT, 30)) for batch in (first, second)]
+    await asyncio.to_thread(wait_until, (tmp_path / "pid").exists)
+    await executor.abandon(second.batch_id)
+    assert await running[1] == [None]
+    await executor.abandon(first.batch_id)
+    assert await running[0] == [None]
+
+
+async def test_as_many_processes_as_there_is_room_for(executor: ProcessExecutor, tmp_path: Path) -> None:
+    of = handler(concurrency=4)
+    batches = [batch_of(f"meet {tmp_path} 4", of=of) for _ in range(4)]
+    await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in batches))
+    assert len(children()) == 4
+    assert {path.name for path in list_of(tmp_path)} == {str(pid) for pid in children()}
+
+
+async def test_a_process_killed_while_it_waits_is_nobodys_loss(executor: ProcessExecutor) -> None:
+    (outcome,) = await executor.run(batch_of("a"), CONTEXT, 30)
+    os.kill(pid_of(outcome), signal.SIGKILL)
+    (again,) = await executor.run(batch_of("b"), CONTEXT, 30)
+    assert pid_of(again) != pid_of(outcome)
+
+
+async def test_what_a_handler_has_started_ends_with_its_process(
+    executor: ProcessExecutor, tmp_path: Path
+) -> None:
+    (outcome,) = await executor.run(batch_of(f"leave {tmp_path / 'pid'}"), CONTEXT, 30)
+    assert isinstance(outcome, Died)
+    wait_until(lambda: is_gone(int((tmp_path / "pid").read_text())))
+
+
+async def test_a_close_ends_what_runs(tmp_path: Path) -> None:
+    executor = ProcessExecutor()
+    running = asyncio.ensure_future(executor.run(batch_of(f"hang {tmp_path / 'pid'}"), CONTEXT, 30))
+    await asyncio.to_thread(wait_until, (tmp_path / "pid").exists)
+    await executor.close()
+    assert await running == [None]
+    assert children() == set()
+
+
+def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
+    program = textwrap.dedent(f"""
+        from reverie import Scheduler
+        scheduler = Scheduler("memory://")
+        scheduler.handler("work", cpu=True, concurrency=2)("cpu_handlers:work")
+        scheduler.start()
+        for name in ("one", "two"):
+            scheduler.submit("work", user_id=name, content=f"hang {tmp_path}/{{name}}")
+        input()
+    """)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    worker = subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE)
+    files = [tmp_path / "one", tmp_path / "two"]
+    wait_until(lambda: all(path.exists() and path.read_text() for path in files))
+    worker.kill()
+    worker.communicate()
+    wait_until(lambda: all(is_gone(int(path.read_text())) for path in files), 5)
+
+
+async def test_a_message_with_losses_runs_in_isolation() -> None:
+    executors = Executors(max_abandoned=1, on_too_many=lambda: None, on_fewer=lambda: None)
+    of = Registry().add("work", cpu_handlers.work)
+    try:
+        ((local,), (isolated,), (again,)) = [
+            await executors.run(batch_of("a", of=of, losses=losses), CONTEXT, 30) for losses in (1, 2, 3)
+        ]
+        assert pid_of(local) == os.getpid()
+        assert pid_of(isolated) == pid_of(again) != os.getpid()
+        (died,) = await executors.run(batch_of("kill", of=of, losses=2), CONTEXT, 30)
+        assert isinstance(died, Died)
+        nobody_elses = Registry().add("work", lambda message: None)
+        assert await executors.run(batch_of("a", of=nobody_elses, losses=2), CONTEXT, 30) == [Done()]
+    finally:
+        await executors.close()
+    assert children() == set()
+
+
+class Holder:
+    def method(self, message: Message) -> None: ...
+
+    @staticmethod
+    def static(message: Message) -> None: ...
+
+
+def test_an_import_path_is_where_the_very_same_function_stands() -> None:
+    registry = Registry()
+
+    def nested(message: Message) -> None: ...
+
+    def path(function) -> str | None:
+        return registry.add("work", function).import_path
+
+    assert path(cpu_handlers.work) == "cpu_handlers:work"
+    assert path("cpu_handlers:work") == "cpu_handlers:work"
+    assert path(Holder.static) == f"{__name__}:Holder.static"
+    for function in (nested, lambda message: None, Holder().method):
+        assert path(function) is None
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda message: None, "top level of a module"),
+        (Holder().method, "top level of a module"),
+        ("cpu_handlers:nothing", "cannot be imported"),
+        ("nowhere:nothing", "cannot be imported"),
+        ("cpu_handlers", "import path such as module:function"),
+        ("cpu_handlers:ACTIONS", "must take the message"),
+    ],
+)
+def test_a_cpu_handler_that_nobody_can_import_is_refused(function, words: str) -> None:
+    with pytest.raises(InvalidSettingError, match=words):
+        Scheduler("memory://").handler("work", cpu=True)(function)
+
+
+def test_a_cpu_handler_of_the_program_itself_is_refused() -> None:
+    program = textwrap.dedent("""
+        from reverie import Scheduler
+        @Scheduler("memory://").handler("work", cpu=True)
+        def work(message): ...
+    """)
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "not of the program that is started" in shown.stderr
+
+
+def test_decorated_configured_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "decorated.py").write_text(
+        textwrap.dedent("""
+            from reverie import Scheduler
+            from reverie.settings import load_settings
+            settings = load_settings(queue={"url": "memory://"}, labels={"b": {"cpu": True}})
+            scheduler = Scheduler(settings=settings)
+            @scheduler.handler("a", cpu=True)
+            def first(message): ...
+            @scheduler.handler("b", concurrency=3)
+            def second(message): ...
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import decorated  # noqa: PLC0415
+
+    first, second = (decorated.scheduler.runtime.registry.get(label) for label in "ab")
+    assert (first.is_cpu, first.import_path, first.concurrency) == (True, "decorated:first", os.cpu_count())
+    assert (second.is_cpu, second.concurrency) == (True, 3)
+
+
+def test_a_whole_scheduler_with_cpu_handlers(tmp_path: Path, clock: ManualClock) -> None:
+    settings = load_settings(queue={"url": f"sqlite:///{tmp_path / 'r.db'}", "durability": "normal"})
+    scheduler = Scheduler(settings=settings, clock=clock)
+    scheduler.handler("work", cpu=True, max_attempts=1)("cpu_handlers:work")
+    with scheduler.used():
+        ids = {c: scheduler.submit("work", user_id=c[0], content=c).item_id for c in ("a", "bury", "kill")}
+        drain(scheduler)
+        statuses = {c: scheduler.status(c[0], item)[0] for c, item in ids.items()}
+        assert {c: row.status for c, row in statuses.items()} == {
+            "a": Status.COMPLETED,
+            "bury": Status.FAILED,
+            "kill": Status.FAILED,
+        }
+        assert statuses["kill"].error == "the process that ran it was killed by SIGKILL"
+        assert scheduler.memory.get(ids["a"], user_id="a") is not None
+    assert children() == set()
