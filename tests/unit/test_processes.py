@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import cpu_handlers
+from living import children, is_gone, list_of, wait_until
 from reverie import Message, Scheduler
 from reverie.backends.moves import Claim, Status
 from reverie.dispatch.context import Context
@@ -56,34 +57,6 @@ async def executor():
     yield executor
     await executor.close()
     assert children() == set()
-
-
-def children() -> set[int]:
-    """The processes of this one that live, or have died and wait to be heard of."""
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
-
-
-def list_of(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended: not there, or a zombie that its parent has not fetched yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def wait_until(condition, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def pid_of(outcome) -> int:
