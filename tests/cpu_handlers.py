@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -52,6 +53,20 @@ def leave_child(argument: str) -> None:
     os._exit(1)
 
 
+def fork(_: str) -> object:
+    """Use a pool of processes as one does."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+    return None
+
+
+def stop(_: str) -> object:
+    """Be hit by a signal that is meant for all."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    return None
+
+
 def meet(argument: str) -> object:
     """Wait until as many processes as the argument says are here."""
     folder, _, number = argument.rpartition(" ")
@@ -76,6 +91,8 @@ ACTIONS = {
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "crash": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
     "leave": leave_child,
+    "fork": fork,
+    "stop": stop,
     "meet": meet,
     "fail": fail,
     "quit": lambda _: sys.exit(3),

@@ -232,6 +232,40 @@ async def test_what_a_handler_has_started_ends_with_its_process(
     wait_until(lambda: is_gone(int((tmp_path / "pid").read_text())))
 
 
+async def test_signals_for_all_do_not_end_it_but_end_what_it_forks(executor: ProcessExecutor) -> None:
+    outcomes = await executor.run(batch_of("stop", "fork", "a", users="xyz"), CONTEXT, 20)
+    assert [type(outcome) for outcome in outcomes] in ([Done] * 3, [Done, Done, type(None)])  # slow: cut off
+
+
+async def test_a_cpu_handler_that_stands_elsewhere_by_now_fails_with_a_reason(
+    executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of("a", "b")
+    monkeypatch.setattr(cpu_handlers, "work", cpu_handlers.plain)
+    outcomes = await executor.run(batch, CONTEXT, 30)
+    assert {type(outcome) for outcome in outcomes} == {Retry}
+    assert "gives something else" in outcomes[0].reason
+
+
+async def test_no_process_can_be_started(executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    outcomes = await executor.run(batch_of("a", "b"), CONTEXT, 30)
+    assert [(type(outcome), outcome.after) for outcome in outcomes] == [(Snooze, 5.0), (Snooze, 5.0)]
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert await executor.run(batch_of("a"), CONTEXT, 30) == [outcomes[0]]
+
+
+async def test_a_handler_that_cannot_be_imported_there_fails_with_the_reason(
+    executor: ProcessExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def work(message): ...")
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(tmp_path)
+        of = handler("only_here:work")
+    (outcome,) = await executor.run(batch_of("a", of=of), CONTEXT, 30)
+    assert "No module named 'only_here'" in outcome.reason
+
+
 async def test_a_close_ends_what_runs(tmp_path: Path) -> None:
     executor = ProcessExecutor()
     running = asyncio.ensure_future(executor.run(batch_of(f"hang {tmp_path / 'pid'}"), CONTEXT, 30))

@@ -7,10 +7,11 @@ so that the worker knows which message was being run if this process dies.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
-from functools import cache
+from functools import cache, partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,7 @@ def main() -> None:
     """Run tasks until the worker closes the connection."""
     descriptor, lifeline = (int(argument) for argument in sys.argv[1:])
     die_with_parent(lifeline)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a stop of all processes at once is the worker's to lead
-        signal.signal(number, lambda *_: None)
+    _leave_stopping_to_the_worker()
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
 
@@ -62,7 +62,15 @@ def main() -> None:
     for task in _tasks(connection.makefile("rb")):
         report(Taken())
         _run(task, report)
+        sys.stdout.flush()  # it may be killed before it has a chance to
         report(Ended())
+
+
+def _leave_stopping_to_the_worker() -> None:
+    """Do not end at a signal that goes to all processes at once; what a handler forks does so as usual."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        signal.signal(number, lambda *_: None)
+        os.register_at_fork(after_in_child=partial(signal.signal, number, usual))
 
 
 def _tasks(stream: BufferedIOBase) -> Iterator[Task]:
