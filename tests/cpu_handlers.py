@@ -53,6 +53,11 @@ def leave_child(argument: str) -> None:
     os._exit(1)
 
 
+def main() -> None:
+    """What a process of its own does in the tests of `ChildProcess`."""
+    leave_child(sys.argv[1])
+
+
 def fork(_: str) -> object:
     """Use a pool of processes as one does."""
     with multiprocessing.get_context("fork").Pool(1) as pool:

@@ -17,6 +17,7 @@ import cpu_handlers
 from living import children, is_gone, list_of, wait_until
 from reverie import Message, Scheduler
 from reverie.backends.moves import Claim, Status
+from reverie.dispatch.child_process import ChildProcess
 from reverie.dispatch.context import Context
 from reverie.dispatch.executor import Batch
 from reverie.dispatch.executors import Executors
@@ -264,6 +265,18 @@ async def test_a_handler_that_cannot_be_imported_there_fails_with_the_reason(
         of = handler("only_here:work")
     (outcome,) = await executor.run(batch_of("a", of=of), CONTEXT, 30)
     assert "No module named 'only_here'" in outcome.reason
+
+
+@pytest.mark.parametrize("leaves_nothing", [True, False])
+async def test_what_a_process_leaves_behind(tmp_path: Path, leaves_nothing: bool) -> None:
+    child = ChildProcess("cpu_handlers", [str(tmp_path / "pid")], leaves_nothing=leaves_nothing)
+    assert await child.wait() == 1
+    left = int((tmp_path / "pid").read_text())
+    if leaves_nothing:
+        wait_until(lambda: is_gone(left))
+    else:
+        assert not is_gone(left)
+        os.kill(left, signal.SIGKILL)
 
 
 async def test_a_close_ends_what_runs(tmp_path: Path) -> None:
