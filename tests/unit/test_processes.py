@@ -52,12 +52,28 @@ def batch_of(*contents: str, of=None, users: str | None = None, losses: int = 0)
 NUMBERS = iter(range(1, 1_000_000))
 
 
+@pytest.fixture(autouse=True)
+def started():
+    """The processes that the test has started; at its end there is none."""
+    before = children()  # servers of other tests
+    yield lambda: children() - before
+    assert children() <= before
+
+
 @pytest.fixture
-async def executor():
+async def executor(started):
     executor = ProcessExecutor()
     yield executor
     await executor.close()
-    assert children() == set()
+    assert started() == set()
+
+
+async def test_an_answer_that_came_while_the_loop_was_held_up_is_heard(executor: ProcessExecutor) -> None:
+    await executor.run(batch_of("a"), CONTEXT, 30)
+    running = asyncio.ensure_future(executor.run(batch_of("sleep 0.3"), CONTEXT, 1))
+    await asyncio.sleep(0.1)  # so that it is on its way
+    time.sleep(1.5)  # noqa: ASYNC251  a handler that blocks the event loop
+    assert await running == [Done()]
 
 
 def pid_of(outcome) -> int:
@@ -210,12 +226,14 @@ async def test_what_is_abandoned_while_it_waits_for_room_never_runs(
     assert await running[0] == [None]
 
 
-async def test_as_many_processes_as_there_is_room_for(executor: ProcessExecutor, tmp_path: Path) -> None:
+async def test_as_many_processes_as_there_is_room_for(
+    executor: ProcessExecutor, tmp_path: Path, started
+) -> None:
     of = handler(concurrency=4)
     batches = [batch_of(f"meet {tmp_path} 4", of=of) for _ in range(4)]
     await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in batches))
-    assert len(children()) == 4
-    assert {path.name for path in list_of(tmp_path)} == {str(pid) for pid in children()}
+    assert len(started()) == 4
+    assert {path.name for path in list_of(tmp_path)} == {str(pid) for pid in started()}
 
 
 async def test_a_process_killed_while_it_waits_is_nobodys_loss(executor: ProcessExecutor) -> None:
@@ -279,13 +297,13 @@ async def test_what_a_process_leaves_behind(tmp_path: Path, leaves_nothing: bool
         os.kill(left, signal.SIGKILL)
 
 
-async def test_a_close_ends_what_runs(tmp_path: Path) -> None:
+async def test_a_close_ends_what_runs(tmp_path: Path, started) -> None:
     executor = ProcessExecutor()
     running = asyncio.ensure_future(executor.run(batch_of(f"hang {tmp_path / 'pid'}"), CONTEXT, 30))
     await asyncio.to_thread(wait_until, (tmp_path / "pid").exists)
     await executor.close()
     assert await running == [None]
-    assert children() == set()
+    assert started() == set()
 
 
 def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
@@ -307,7 +325,7 @@ def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: all(is_gone(int(path.read_text())) for path in files), 5)
 
 
-async def test_a_message_with_losses_runs_in_isolation() -> None:
+async def test_a_message_with_losses_runs_in_isolation(started) -> None:
     executors = Executors(max_abandoned=1, on_too_many=lambda: None, on_fewer=lambda: None)
     of = Registry().add("work", cpu_handlers.work)
     try:
@@ -322,7 +340,7 @@ async def test_a_message_with_losses_runs_in_isolation() -> None:
         assert await executors.run(batch_of("a", of=nobody_elses, losses=2), CONTEXT, 30) == [Done()]
     finally:
         await executors.close()
-    assert children() == set()
+    assert started() == set()
 
 
 class Holder:
@@ -394,7 +412,7 @@ def test_decorated_configured_and_counted(tmp_path: Path, monkeypatch: pytest.Mo
     assert (second.is_cpu, second.concurrency) == (True, 3)
 
 
-def test_a_whole_scheduler_with_cpu_handlers(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_whole_scheduler_with_cpu_handlers(tmp_path: Path, clock: ManualClock, started) -> None:
     settings = load_settings(queue={"url": f"sqlite:///{tmp_path / 'r.db'}", "durability": "normal"})
     scheduler = Scheduler(settings=settings, clock=clock)
     scheduler.handler("work", cpu=True, max_attempts=1)("cpu_handlers:work")
@@ -409,4 +427,4 @@ def test_a_whole_scheduler_with_cpu_handlers(tmp_path: Path, clock: ManualClock)
         }
         assert statuses["kill"].error == "the process that ran it was killed by SIGKILL"
         assert scheduler.memory.get(ids["a"], user_id="a") is not None
-    assert children() == set()
+    assert started() == set()

@@ -90,7 +90,8 @@ class ChildProcess:
 
     def _reap(self) -> None:
         if hasattr(os, "waitid"):  # leaves it as it is, so that its number cannot mean another process yet
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            with suppress(ChildProcessError):  # this program lets the system fetch its children
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             if self._leaves_nothing:
                 self._kill_session()
         else:
