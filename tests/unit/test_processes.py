@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import uvloop
 
 import cpu_handlers
 from living import children, is_gone, list_of, wait_until
@@ -68,12 +69,17 @@ async def executor(started):
     assert started() == set()
 
 
-async def test_an_answer_that_came_while_the_loop_was_held_up_is_heard(executor: ProcessExecutor) -> None:
-    await executor.run(batch_of("a"), CONTEXT, 30)
-    running = asyncio.ensure_future(executor.run(batch_of("sleep 0.3"), CONTEXT, 1))
-    await asyncio.sleep(0.1)  # so that it is on its way
-    time.sleep(1.5)  # noqa: ASYNC251  a handler that blocks the event loop
-    assert await running == [Done()]
+def test_an_answer_that_came_while_the_loop_of_a_server_was_held_up_is_heard() -> None:
+    async def scene() -> None:
+        executor = ProcessExecutor()
+        await executor.run(batch_of("a"), CONTEXT, 30)
+        running = asyncio.ensure_future(executor.run(batch_of("sleep 0.3"), CONTEXT, 1))
+        await asyncio.sleep(0.1)  # so that it is on its way
+        time.sleep(1.5)  # noqa: ASYNC251  a handler that blocks the event loop
+        assert await running == [Done()]
+        await executor.close()
+
+    uvloop.run(scene())
 
 
 def pid_of(outcome) -> int:

@@ -46,8 +46,6 @@ START_S = 60.0
 """How long a process may take to start and to import its handler."""
 NO_PROCESS_PAUSE_S = 5.0
 """How long messages wait when no process can be started: that is not their fault."""
-CATCH_UP_S = 0.01
-"""How long reports are looked for once more before a call is taken to be over time."""
 LAST_WORDS_S = 1.0
 """How long the last reports of a process that died are waited for; they are there unless it left children."""
 FAREWELL_S = 2.0
@@ -241,12 +239,9 @@ class _Process:
             asyncio.ensure_future(self._child.wait()),
         ]
         try:
-            while not any(wait.done() for wait in waits):
+            while not any(wait.done() for wait in waits) and progress.time_left(task.timeout_s) > 0:
                 left = min(progress.time_left(task.timeout_s), task.timeout_s)  # a call may begin meanwhile
-                if left > 0:
-                    await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                elif not await self._catches_up(progress, task.timeout_s):
-                    break
+                await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if self._child.ended:
                 await asyncio.wait([reading], timeout=LAST_WORDS_S)
             if reading.done() and reading.result():
@@ -278,12 +273,6 @@ class _Process:
                     return True
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
             return False
-
-    @staticmethod
-    async def _catches_up(progress: _Progress, timeout_s: float) -> bool:
-        """Hear what this loop, which may have been held up, has missed; whether there is time again."""
-        await asyncio.sleep(CATCH_UP_S)
-        return progress.time_left(timeout_s) > 0
 
     async def _end_badly(
         self, task: Task, progress: _Progress, give_up: asyncio.Event, reading: asyncio.Future[bool]
