@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
 
 def children(of: int | None = None) -> set[int]:
     """The processes started by one (default: this) that live, or have died and wait to be heard of."""
-    return {
-        int(pid)
-        for task in Path(f"/proc/{of or os.getpid()}/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
+    found: set[int] = set()
+    for thread in Path(f"/proc/{of or os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.update(int(pid) for pid in (thread / "children").read_text().split())
+    return found
 
 
 def list_of(folder: Path) -> list[Path]:

@@ -96,38 +96,30 @@ async def test_it_runs_in_another_process_which_is_used_again(executor: ProcessE
 
 
 @pytest.mark.parametrize("function", ["work", "work_async", "work_batch"])
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("retry", Retry(after=5, reason="later")),
-        ("endless", Retry(after=1e12)),
-        ("snooze", Snooze(after=5)),
-        ("cancel", Cancel()),
-        ("bury", Bury("no use")),
-        ("surrogate", Bury("bad \\ud800")),
-    ],
-)
-async def test_outcomes_come_back(executor: ProcessExecutor, function: str, content: str, expected) -> None:
+async def test_outcomes_come_back(executor: ProcessExecutor, function: str) -> None:
     of = handler(getattr(cpu_handlers, function), batch=function == "work_batch")
-    assert await executor.run(batch_of(content, of=of), CONTEXT, 30) == [expected]
+    for content, expected in {
+        "retry": Retry(after=5, reason="later"),
+        "endless": Retry(after=1e12),
+        "snooze": Snooze(after=5),
+        "cancel": Cancel(),
+        "bury": Bury("no use"),
+        "surrogate": Bury("bad \\ud800"),
+    }.items():
+        assert await executor.run(batch_of(content, of=of), CONTEXT, 30) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("fail", "ZeroDivisionError: cannot share by none"),
-        ("quit", "SystemExit: 3"),
-        ("nonsense", "expected an outcome or None"),
-        ("dictionary", "dict is no effect"),
-        ("lambda", "cannot be kept"),
-    ],
-)
-async def test_an_answer_that_cannot_be_kept_is_a_failure(
-    executor: ProcessExecutor, content: str, words: str
-) -> None:
-    (outcome,) = await executor.run(batch_of(content), CONTEXT, 30)
-    assert isinstance(outcome, Retry)
-    assert words in outcome.reason
+async def test_an_answer_that_cannot_be_kept_is_a_failure(executor: ProcessExecutor) -> None:
+    for content, words in {
+        "fail": "ZeroDivisionError: cannot share by none",
+        "quit": "SystemExit: 3",
+        "nonsense": "expected an outcome or None",
+        "dictionary": "dict is no effect",
+        "lambda": "cannot be kept",
+    }.items():
+        (outcome,) = await executor.run(batch_of(content), CONTEXT, 30)
+        assert isinstance(outcome, Retry)
+        assert words in outcome.reason
 
 
 async def test_follow_ups_come_back(executor: ProcessExecutor) -> None:
