@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reverie.effect import Effect
     from reverie.message import Message
 
-__all__ = ["Bury", "Cancel", "Done", "Outcome", "Retry", "Snooze"]
+__all__ = ["Bury", "Cancel", "Died", "Done", "Outcome", "Retry", "Snooze"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +71,11 @@ class Bury(_Ending):
         self.reason = reason
 
 
-Outcome = Done | Retry | Snooze | Cancel | Bury
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process that ran it died: a loss, not an attempt. No handler answers this; an executor does."""
+
+    reason: str
+
+
+Outcome = Done | Retry | Snooze | Cancel | Bury | Died

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,13 +14,15 @@ from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import SystemClock
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settlements import Backoff, SettlementPolicy
+from reverie.dispatch.supervisor import Supervisor
 from reverie.dispatch.worker import Worker
-from reverie.errors import UnknownSchemeError
+from reverie.errors import InvalidSettingError, UnknownSchemeError
 from reverie.handlers import BUILTIN
 from reverie.memory.interface import Application
 from reverie.memory.sqlite.store import SqliteMemoryStore, apply_effects
 from reverie.message import check_batch, check_message
 from reverie.observe.finishes import Finishes
+from reverie.settings import environment_of
 from reverie.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -42,8 +44,13 @@ SCHEMES = ["sqlite:///", "redis://", "rediss://", "unix://", "memory://"]
 class Runtime:
     """The parts of one process. Building it connects to nothing."""
 
+    runs_here: ClassVar[bool] = False
+    """Set in a worker process: handlers run in it, whatever `scheduler_startup_mode` says."""
+
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
+        self.app = settings.app
+        """Where worker processes find the handlers of this scheduler."""
         self._opened = False
         self.clock = clock or SystemClock()
         self._databases: dict[str, Database] = {}
@@ -55,11 +62,12 @@ class Runtime:
         self.limits = settings.limits.for_messages()
         self.finishes = Finishes()
         self.worker = self._new_worker()
+        self._supervisor: Supervisor | None = None
 
     def register(
         self,
         label: str,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str,
         *,
         batch: bool = False,
         options: LabelSettings | None = None,
@@ -110,17 +118,42 @@ class Runtime:
         await self.store.apply([Application(message=message, close=True) for message in lost])
 
     async def start(self) -> None:
-        """Run the worker. Idempotent."""
-        await self.open()
-        await self.worker.start()
+        """Run the worker, here or in processes of its own. Idempotent."""
+        if self.settings.scheduler_startup_mode == "thread" or self.runs_here:
+            await self.open()
+            await self.worker.start()
+        elif self._supervisor is None:
+            self._check_startup_mode()
+            await self.open()
+            settings = self.settings.model_copy(update={"app": self.app})
+            self._supervisor = Supervisor(
+                processes=settings.worker.processes, environment=environment_of(settings)
+            )
+            await self._supervisor.start()
 
     async def stop(self) -> None:
         """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            await supervisor.stop(self.settings.worker.grace_s)
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
         await self.backend.close()
         await self.store.close()
         self._opened = False
+
+    def _check_startup_mode(self) -> None:
+        """Refuse to start processes that could not do the work of this scheduler."""
+        problem = None
+        if any(url.startswith("memory:") for url in (self.settings.queue_url, self.settings.memory_url)):
+            problem = "memory:// lives in one process: use sqlite:///… or redis://…, or the mode thread"
+        elif self.app is None and any(BUILTIN.get(h.label) is not h.function for h in self.registry.handlers):
+            problem = (
+                "other processes must be able to load your handlers: set app to module:attribute of this "
+                "scheduler (REVERIE_APP), or use the mode thread"
+            )
+        if problem is not None:
+            raise InvalidSettingError("scheduler_startup_mode", "process", problem)
 
     def _new_worker(self) -> Worker:
         settings = self.settings.worker

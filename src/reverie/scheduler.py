@@ -38,7 +38,7 @@ __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
 R = TypeVar("R")
 P = ParamSpec("P")
 Inner = TypeVar("Inner")
-F = TypeVar("F", bound="Callable[..., Any]")
+F = TypeVar("F", bound="Callable[..., Any] | str")
 
 ALL_ITEMS = 10_000_000
 """More items than a queue may hold: a status that leaves some out would not be true."""
@@ -68,6 +68,7 @@ class _Handlers:
         label: str,
         *,
         batch: bool | int = False,
+        cpu: bool | None = None,
         level: int | None = None,
         ordered: bool | None = None,
         concurrency: int | None = None,
@@ -78,10 +79,14 @@ class _Handlers:
         """Let the decorated function handle `label`.
 
         It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
-        `batch=100` at most a hundred; it may leave `ctx` out. What is not given follows the settings.
+        `batch=100` at most a hundred; it may leave `ctx` out. With `cpu=True` it runs in processes that can
+        be killed, so it must stand at the top level of a module. Its import path may be given instead of a
+        function: `handler("thumbnail", cpu=True)("images:thumbnail")`. What is not given follows the
+        settings.
         """
         options = label_options(
             label,
+            cpu=cpu,
             level=level,
             ordered=ordered,
             concurrency=concurrency,
@@ -97,8 +102,8 @@ class _Handlers:
 
         return register
 
-    def register_handlers(self, handlers: Mapping[str, Callable[..., Any]]) -> None:
-        """Let functions of a list of messages handle their labels."""
+    def register_handlers(self, handlers: Mapping[str, Callable[..., Any] | str]) -> None:
+        """Let functions of a list of messages (or what is found at an import path) handle their labels."""
         for label, function in handlers.items():
             self.runtime.register(label, function, batch=True)
 

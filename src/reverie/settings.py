@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 import yaml
@@ -22,7 +23,14 @@ from reverie.errors import InvalidSettingError
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
 
-__all__ = ["LimitSettings", "ServerSettings", "Settings", "load_settings", "scheduler_enabled"]
+__all__ = [
+    "LimitSettings",
+    "ServerSettings",
+    "Settings",
+    "environment_of",
+    "load_settings",
+    "scheduler_enabled",
+]
 
 FILE_NAME = "reverie.yaml"
 
@@ -60,6 +68,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="REVERIE_", env_nested_delimiter="__", extra="forbid")
 
     app: str | None = Field(None, description="module:attribute of the scheduler that holds your handlers")
+    scheduler_startup_mode: Literal["thread", "process"] = Field(
+        "thread", description="where a scheduler that is started runs its handlers: here, or in processes"
+    )
     data_dir: Path = Field(
         default_factory=lambda: Path(platformdirs.user_data_dir("reverie")),
         description="folder of reverie.db; default: the platform's user data folder",
@@ -101,6 +112,17 @@ class Settings(BaseSettings):
     @property
     def _default_url(self) -> str:
         return f"sqlite:///{self.data_dir.expanduser().resolve() / 'reverie.db'}"
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The environment in which another process, in the same folder, reads these very settings."""
+    ours = tuple(f"REVERIE_{name.upper()}" for name in Settings.model_fields)
+    others = {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
+    given = {name: value for name, value in settings.model_dump(mode="json").items() if value is not None}
+    return others | {
+        f"REVERIE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in given.items()
+    }
 
 
 def settings_file() -> Path | None:

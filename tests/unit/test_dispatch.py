@@ -306,6 +306,33 @@ async def test_a_sync_handler_that_hangs_is_given_up_and_its_label_goes_on() -> 
         release.set()
 
 
+async def test_while_too_many_threads_hang_sync_labels_are_not_claimed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    release = threading.Event()
+    settings = load_settings(queue={"url": "memory://"}, worker={"max_abandoned": 1})
+    async with AsyncScheduler(settings=settings) as scheduler:
+
+        @scheduler.handler("work", timeout=0.05, max_attempts=1)
+        def work(message: Message) -> None:
+            if message.content == "hang":
+                release.wait(60)
+
+        @scheduler.handler("other")
+        async def other(message: Message) -> None: ...
+
+        for user in ("ann", "bob"):
+            hung = await scheduler.submit("work", user_id=user, content="hang")
+            assert (await scheduler.wait(hung.item_id, user_id=user)).status is Status.FAILED
+        assert "worker.too_many_abandoned abandoned=2 max_abandoned=1" in caplog.text
+        waiting = await scheduler.submit("work", user_id="cem")
+        quick = await scheduler.submit("other", user_id="cem")
+        assert (await scheduler.wait(quick.item_id, user_id="cem")).status is Status.COMPLETED
+        assert (await scheduler.status("cem", waiting.item_id))[0].status is Status.WAITING
+        release.set()
+        assert (await scheduler.wait(waiting.item_id, user_id="cem")).status is Status.COMPLETED
+
+
 async def test_a_stop_hands_back_what_does_not_finish_in_time(tmp_path) -> None:
     settings = load_settings(queue={"url": f"sqlite:///{tmp_path / 'r.db'}"}, worker={"grace_s": 0.05})
     started, release = threading.Event(), threading.Event()

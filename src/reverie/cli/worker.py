@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from typing import TYPE_CHECKING
+
+from reverie.cli.signals import on_stop_signals
+from reverie.logs import get_logger
 
 if TYPE_CHECKING:
     from reverie.scheduler import AsyncScheduler
 
-__all__ = ["run_until_drained", "run_until_stopped"]
+__all__ = ["run_until_drained", "run_until_stopped", "start_anew"]
+
+log = get_logger(__name__)
 
 
-async def run_until_stopped(scheduler: AsyncScheduler) -> None:
-    """Run handlers until SIGINT or SIGTERM, then stop cleanly."""
+async def run_until_stopped(scheduler: AsyncScheduler, lifeline: int | None = None) -> bool:
+    """Run handlers until SIGINT or SIGTERM, or until the parent is gone; then stop cleanly.
+
+    `lifeline` is a pipe that closes with the parent. True if it stopped because too many handlers hang, which
+    only a new process can cure.
+    """
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+    on_stop_signals(stopping.set, _end_at_once)
+    if lifeline is not None:
+        _follow(lifeline, stopping)
     async with scheduler:
-        await stopping.wait()
+        exhausted = scheduler.runtime.worker.exhausted
+        waits = [asyncio.ensure_future(event.wait()) for event in (stopping, exhausted)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+    return not stopping.is_set()
 
 
 async def run_until_drained(scheduler: AsyncScheduler) -> None:
@@ -29,3 +45,27 @@ async def run_until_drained(scheduler: AsyncScheduler) -> None:
         await scheduler.runtime.worker.drain()
     finally:
         await scheduler.stop()
+
+
+def start_anew() -> None:
+    """Become a new process with the same command line and the same id."""
+    log.warning("worker.restarting", reason="too many handlers hang", pid=os.getpid())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  our own command line
+
+
+def _follow(lifeline: int, stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def parent_gone() -> None:
+        loop.remove_reader(lifeline)
+        log.warning("worker.parent_gone")
+        stopping.set()
+
+    loop.add_reader(lifeline, parent_gone)
+
+
+def _end_at_once() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +16,8 @@ from reverie.outcome import Bury, Cancel, Retry, Snooze
 from reverie.threads import ThreadPool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Sequence
+    from collections.abc import Callable, Collection, Generator, Sequence
+    from concurrent.futures import Future
 
     from reverie.backends.moves import Claim
     from reverie.dispatch.context import Context
@@ -71,11 +73,17 @@ class Executor(Protocol):
 class LocalExecutor:
     """Async handlers on the event loop, sync handlers on threads of their label."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_return: Callable[[], None] = lambda: None) -> None:
+        """`on_return` hears when the thread of a handler that was given up comes back."""
         self._pools: dict[str, ThreadPool] = {}
         self._running: dict[int, tuple[_Call, asyncio.Event]] = {}
-        self.abandoned = 0
-        """Threads that were given up while their handler hung."""
+        self._on_return = on_return
+        self._hung: set[Future[None]] = set()
+
+    @property
+    def abandoned(self) -> int:
+        """Threads that were given up and still hang."""
+        return len(self._hung)
 
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """See `Executor.run`."""
@@ -86,10 +94,11 @@ class LocalExecutor:
                 await self._guard(asyncio.ensure_future(call.run_async()), call, give_up, timeout_s)
             else:
                 pool = self._pool(batch.handler)
-                await self._guard(asyncio.wrap_future(pool.submit(call.run_sync)), call, give_up, timeout_s)
+                thread = pool.submit(call.run_sync)
+                await self._guard(asyncio.wrap_future(thread), call, give_up, timeout_s)
                 if call.given_up:
-                    self.abandoned += 1
                     pool.replace_one()
+                    self._count_until_back(thread)
         finally:
             del self._running[batch.batch_id]
         return [call.outcomes.get(index) for index in range(len(batch.claims))]
@@ -114,6 +123,20 @@ class LocalExecutor:
         if handler.label not in self._pools:
             self._pools[handler.label] = ThreadPool(handler.concurrency, f"reverie-{handler.label}")
         return self._pools[handler.label]
+
+    def _count_until_back(self, thread: Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._hung.add(thread)
+
+        def back() -> None:
+            self._hung.discard(thread)
+            self._on_return()
+
+        def tell(_: Future[None]) -> None:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(back)
+
+        thread.add_done_callback(tell)
 
     async def _guard(
         self, work: asyncio.Future[None], call: _Call, give_up: asyncio.Event, timeout_s: float

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -25,6 +27,8 @@ class Handler:
     label: str
     function: Callable[..., Any]
     is_async: bool
+    is_cpu: bool
+    """Whether it runs in processes of its own."""
     is_batch: bool
     wants_context: bool
     ordered: bool
@@ -32,6 +36,12 @@ class Handler:
     batch: int
     timeout_s: float
     max_attempts: int
+
+    @property
+    def import_path(self) -> str | None:
+        """Where another process finds the function, as module:name; None if it cannot."""
+        path = _name_of(self.function)
+        return path if path is not None and _find(path) is self.function else None
 
 
 class Orchestrator:
@@ -72,17 +82,19 @@ class Registry:
     def add(
         self,
         label: str,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str,
         *,
         batch: bool = False,
         options: LabelSettings | None = None,
     ) -> Handler:
-        """Let `function` handle `label`; a later one replaces it.
+        """Let `function`, or what is found at the import path, handle `label`; a later one replaces it.
 
         A plain handler takes (message) or (message, ctx), a batch handler (messages) or (messages, ctx).
         """
         if not label:
             raise InvalidSettingError("label", label, "a handler needs the name of its label")
+        if isinstance(function, str):
+            function = _import(label, function)
         if not _positional_parameters(function):
             raise InvalidSettingError(
                 f"handler of {label}", function, "must take the message, or the messages"
@@ -90,15 +102,19 @@ class Registry:
         own, configured, worker = options or LabelSettings(), self._labels.get(label), self._worker
         chosen = own.model_copy(update=configured.model_dump(exclude_none=True) if configured else {})
         is_async = inspect.iscoroutinefunction(function)
+        is_cpu = bool(chosen.cpu)
+        if is_cpu:
+            _check_importable(label, function)
+        usual = worker.async_concurrency if is_async else worker.sync_concurrency
         handler = Handler(
             label=label,
             function=function,
             is_async=is_async,
+            is_cpu=is_cpu,
             is_batch=batch,
             wants_context=_positional_parameters(function) >= 2,
             ordered=True if chosen.ordered is None else chosen.ordered,
-            concurrency=chosen.concurrency
-            or (worker.async_concurrency if is_async else worker.sync_concurrency),
+            concurrency=chosen.concurrency or (worker.cpu_concurrency if is_cpu else usual),
             batch=chosen.batch or worker.batch,
             timeout_s=chosen.timeout_s or worker.timeout_s,
             max_attempts=chosen.max_attempts or worker.max_attempts,
@@ -131,6 +147,49 @@ def label_options(label: str, **options: Any) -> LabelSettings:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidSettingError(f"handler({label!r}, {where})", first.get("input"), first["msg"]) from error
+
+
+def _import(label: str, path: str) -> Callable[..., Any]:
+    if ":" not in path:
+        raise InvalidSettingError(
+            f"handler of {label}", path, "must take the message, or be an import path such as module:function"
+        )
+    try:
+        function: Callable[..., Any] = resolve_name(path)
+    except Exception as error:
+        raise InvalidSettingError(f"handler of {label}", path, f"cannot be imported: {error!r}") from error
+    return function
+
+
+def _name_of(function: Callable[..., Any]) -> str | None:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:  # <lambda>, <locals>
+        return None
+    return f"{module}:{name}"
+
+
+def _find(path: str) -> object:
+    """What stands there now, if its module is loaded."""
+    module_name, _, name = path.partition(":")
+    found: object = sys.modules.get(module_name)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _check_importable(label: str, function: Callable[..., Any]) -> None:
+    """Refuse a handler that no other process could find.
+
+    A function that is just being decorated does not stand under its name yet.
+    """
+    path = _name_of(function)
+    if path is None or _find(path) not in (None, function):
+        reason = (
+            "a cpu handler runs in another process, which must be able to import it: make it a function at "
+            "the top level of a module (not of the program that is started), or give its import path, "
+            "module:function"
+        )
+        raise InvalidSettingError(f"handler of {label}", function, reason)
 
 
 def _positional_parameters(function: Callable[..., Any]) -> int:

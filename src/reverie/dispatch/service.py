@@ -11,7 +11,7 @@ from reverie.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["LoopService", "Service"]
+__all__ = ["LoopService", "Service", "restart_pause"]
 
 log = get_logger(__name__)
 
@@ -19,6 +19,11 @@ RESTART_DELAYS_S = (1.0, 2.0, 4.0)
 """A loop that fails is started again after these pauses."""
 BREAKER_PAUSE_S = 30.0
 """After three restarts that failed it is tried this rarely, until it succeeds."""
+
+
+def restart_pause(failures: int) -> float:
+    """Seconds to wait before the next start, after so many that failed."""
+    return RESTART_DELAYS_S[failures] if failures < len(RESTART_DELAYS_S) else BREAKER_PAUSE_S
 
 
 class Service(Protocol):
@@ -88,7 +93,7 @@ class LoopService:
                 self.failures = 0
 
     async def _pause(self, error: Exception) -> None:
-        pause = RESTART_DELAYS_S[self.failures] if self.failures < 3 else BREAKER_PAUSE_S
+        pause = restart_pause(self.failures)
         self.failures += 1
         expected = isinstance(error, BackendUnavailableError)
         log.warning(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = ["LabelSettings", "WorkerSettings"]
@@ -14,6 +16,9 @@ class LabelSettings(BaseModel):
 
     level: int | None = Field(None, ge=1, le=3, description="1 at once, 2 soon, 3 in the background")
     ordered: bool | None = Field(None, description="whether a lane runs one after the other; default true")
+    cpu: bool | None = Field(
+        None, description="whether it runs in processes that can be killed; default false"
+    )
     concurrency: int | None = Field(None, ge=1, description="handler calls at once in one worker")
     batch: int | None = Field(None, ge=1, description="messages in one call of a batch handler")
     timeout_s: float | None = Field(None, gt=0, description="seconds that one handler call may take")
@@ -36,6 +41,15 @@ class WorkerSettings(BaseModel):
     reserved_level_2: int = Field(1, ge=0, description="slots that only work of level 2 may use")
     sync_concurrency: int = Field(8, ge=1, description="calls at once of one sync handler")
     async_concurrency: int = Field(64, ge=1, description="calls at once of one async handler")
+    cpu_concurrency: int = Field(
+        default_factory=lambda: os.cpu_count() or 1,
+        ge=1,
+        description="processes of one cpu handler; default: the number of cores",
+    )
+    processes: int = Field(1, ge=1, description="worker processes that `reverie worker` keeps running")
+    max_abandoned: int = Field(
+        16, ge=0, description="threads of sync handlers that may hang before no more are risked"
+    )
     timeout_s: float = Field(300, gt=0, description="seconds that one handler call may take")
     max_attempts: int = Field(3, ge=1, description="runs in all before a message is buried")
     backoff_s: float = Field(1, gt=0, description="seconds of the first backoff; it doubles each time")

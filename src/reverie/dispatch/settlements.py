@@ -12,7 +12,7 @@ from reverie.backends.moves import Move, Settlement
 from reverie.effect import Effect
 from reverie.errors import InvalidMessageError
 from reverie.message import MessageLimits, check_message, derived_id, level_of
-from reverie.outcome import Cancel, Done, Retry, Snooze
+from reverie.outcome import Cancel, Died, Done, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class SettlementPolicy:
                 settlement = Settlement(claim=claim, move=Move.RELEASE, attempt=False)
             else:
                 settlement = self._settlement(claim, outcome, handler.max_attempts)
-                if handler.ordered and settlement.move in {Move.RETRY, Move.RELEASE}:
+                if handler.ordered and settlement.move in {Move.RETRY, Move.RELEASE, Move.LOSE}:
                     stopped.add(claim.lane)
             settlements.append(settlement)
         return settlements
@@ -78,6 +78,8 @@ class SettlementPolicy:
                 return self._done(claim, outcome, max_attempts)
             case Retry():
                 return self.failed(claim, max_attempts, outcome.reason, outcome.after)
+            case Died():
+                return Settlement(claim=claim, move=Move.LOSE, attempt=False, error=_text(outcome.reason))
             case Snooze():
                 return Settlement(
                     claim=claim, move=Move.RELEASE, attempt=False, delay_ms=_delay_ms(outcome.after)

@@ -14,7 +14,8 @@ from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
 from reverie.dispatch.batches import form_batches
 from reverie.dispatch.canceller import Canceller
 from reverie.dispatch.context import Context, Desk
-from reverie.dispatch.executor import Batch, LocalExecutor
+from reverie.dispatch.executor import Batch
+from reverie.dispatch.executors import Executors
 from reverie.dispatch.producer import Producer
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
     from reverie.clock import Clock
-    from reverie.dispatch.executor import Executor
     from reverie.dispatch.registry import Handler, Registry
     from reverie.dispatch.settings import WorkerSettings
     from reverie.dispatch.settlements import SettlementPolicy
@@ -69,7 +69,13 @@ class Worker:
         self._slots = Slots(registry, settings)
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._batch_ids = itertools.count(1)
-        self._executor: Executor = LocalExecutor()
+        self.exhausted = asyncio.Event()
+        """Set when so many threads of sync handlers hang that no more are risked."""
+        self._executor = Executors(
+            max_abandoned=settings.max_abandoned,
+            on_too_many=self.exhausted.set,
+            on_fewer=self.more_room,
+        )
         self._producer = Producer(backend.queue, self.request, self.take)
         self._settler = Settler(backend, store, policy, self._settled)
         self._timekeeper = Timekeeper(backend, store, self._announce)
@@ -97,6 +103,7 @@ class Worker:
     async def stop(self, grace_s: float) -> None:
         """Stop claiming, let handlers finish within the grace time, hand the rest back."""
         if not self._started:
+            await self._executor.close()  # a drain may have used it
             return
         self._started, self._loop = False, None
         await self._producer.stop(grace_s)
@@ -132,7 +139,8 @@ class Worker:
 
     def request(self) -> ClaimRequest:
         """What there is room for now."""
-        return self._slots.request(self.name, self._registry.handlers)
+        handlers = [handler for handler in self._registry.handlers if self._executor.accepts(handler)]
+        return self._slots.request(self.name, handlers)
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Begin to run what was claimed."""

@@ -1,0 +1,332 @@
+"""Running handlers in processes of their own, which can be killed and may die.
+
+Each process has a connection of its own and works on one batch at a time, so that nothing another one needs
+is held by one that is killed. It reports each step; what it had answered before it died is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from reverie.clock import to_epoch_ms
+from reverie.dispatch.child_process import ChildProcess, describe_exit
+from reverie.dispatch.parcels import (
+    HEADER,
+    Answered,
+    Began,
+    Ended,
+    Report,
+    Taken,
+    Task,
+    frame,
+    handler_fields,
+    unpack,
+)
+from reverie.logs import get_logger
+from reverie.outcome import Bury, Cancel, Died, Retry, Snooze
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+
+    from reverie.dispatch.context import Context
+    from reverie.dispatch.executor import Batch
+    from reverie.dispatch.registry import Handler
+    from reverie.message import Key
+    from reverie.outcome import Outcome
+
+__all__ = ["ProcessExecutor"]
+
+log = get_logger(__name__)
+
+START_S = 60.0
+"""How long a process may take to start and to import its handler."""
+NO_PROCESS_PAUSE_S = 5.0
+"""How long messages wait when no process can be started: that is not their fault."""
+LAST_WORDS_S = 1.0
+"""How long the last reports of a process that died are waited for; they are there unless it left children."""
+FAREWELL_S = 2.0
+"""How long a process gets to end by itself at a close."""
+
+
+class ProcessExecutor:
+    """Runs batches in processes, by the import path of their handler. See `Executor`."""
+
+    def __init__(self, processes: int | None = None) -> None:
+        """Each label has as many processes as its concurrency; with `processes`, all share so many."""
+        self._processes = processes
+        self._pools: dict[str, _Pool] = {}
+        self._running: dict[int, tuple[Batch, _Progress, asyncio.Event]] = {}
+
+    async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
+        """See `Executor.run`."""
+        progress = _Progress(_deadlines(batch, context))
+        import_path = batch.handler.import_path
+        if import_path is None:
+            reason = "bug: importing the handler by its name gives something else; is it decorated twice?"
+            progress.conclude(Retry(reason=reason), progress.unanswered)
+            return progress.answers
+        give_up = asyncio.Event()
+        self._running[batch.batch_id] = (batch, progress, give_up)
+        task = Task(
+            import_path=import_path,
+            handler=handler_fields(batch.handler),
+            claims=list(batch.claims),
+            worker=context.worker,
+            timeout_s=timeout_s,
+        )
+        try:
+            await self._pool(batch.handler).run(task, progress, give_up)
+        finally:
+            del self._running[batch.batch_id]
+        return progress.answers
+
+    async def abandon(self, batch_id: int) -> None:
+        """See `Executor.abandon`."""
+        if batch_id in self._running:
+            self._running[batch_id][2].set()
+
+    def cancel(self, keys: Collection[Key]) -> None:
+        """See `Executor.cancel`. A process is killed if all that it works on is to be cancelled."""
+        for batch, progress, give_up in self._running.values():
+            if all(claim.key in keys for claim in batch.claims):
+                progress.conclude(Cancel(), progress.unanswered)
+                give_up.set()
+
+    async def close(self) -> None:
+        """See `Executor.close`."""
+        for _, _, give_up in self._running.values():
+            give_up.set()
+        pools, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(*(pool.close() for pool in pools))
+
+    def _pool(self, handler: Handler) -> _Pool:
+        name, size = (
+            (handler.label, handler.concurrency) if self._processes is None else ("", self._processes)
+        )
+        if name not in self._pools:
+            self._pools[name] = _Pool(size)
+        return self._pools[name]
+
+
+class _Progress:
+    """How far a batch has come, as its process has reported."""
+
+    def __init__(self, deadlines: Sequence[float]) -> None:
+        """For each message, until when it may run, by the monotonic clock."""
+        self._deadlines = deadlines
+        self._outcomes: dict[int, Outcome] = {}
+        self.current: Sequence[int] = ()
+        self.taken = False
+        self.called = False
+        self.since = time.monotonic()
+
+    def hear(self, report: Report) -> None:
+        """Take note of a step."""
+        self.since = time.monotonic()
+        match report:
+            case Taken():
+                self.taken, self.current = True, (0,)  # the import of its handler may be what kills
+            case Began():
+                self.called, self.current = True, report.indexes
+            case Answered():
+                self.called, self.current = False, ()
+                self._outcomes.update((index, unpack(answer)) for index, answer in report.answers.items())
+
+    def limit_s(self, timeout_s: float) -> float:
+        """How long what it does now may take."""
+        return timeout_s if self.called else START_S
+
+    def time_left(self, timeout_s: float) -> float:
+        """Seconds until that takes too long, or is past a deadline."""
+        ends = [self._deadlines[index] for index in self.current] if self.called else []
+        return min([self.since + self.limit_s(timeout_s), *ends]) - time.monotonic()
+
+    @property
+    def overdue(self) -> list[int]:
+        """What is being run now and is past its deadline."""
+        return [i for i in self.current if self.called and self._deadlines[i] <= time.monotonic()]
+
+    @property
+    def next_deadline_s(self) -> float:
+        """Seconds until the next deadline of any message."""
+        now = time.monotonic()
+        return min((ends - now for ends in self._deadlines if ends > now), default=math.inf)
+
+    @property
+    def unanswered(self) -> list[int]:
+        """What has no outcome yet."""
+        return [index for index in range(len(self._deadlines)) if index not in self._outcomes]
+
+    def conclude(self, outcome: Outcome, indexes: Sequence[int]) -> None:
+        """These end like this."""
+        self._outcomes.update(dict.fromkeys(indexes, outcome))
+
+    @property
+    def answers(self) -> list[Outcome | None]:
+        """One for each message; None has not been run."""
+        return [self._outcomes.get(index) for index in range(len(self._deadlines))]
+
+
+class _Pool:
+    """At most `size` processes, started when they are first needed, used again and again."""
+
+    def __init__(self, size: int) -> None:
+        self._room = asyncio.Semaphore(size)
+        self._idle: list[_Process] = []
+        self._closed = False
+
+    async def run(self, task: Task, progress: _Progress, give_up: asyncio.Event) -> None:
+        """Run a task in a process that is free."""
+        async with self._slot(give_up):
+            taken = give_up.is_set()
+            while self._idle and not taken:  # one may have been killed while it waited
+                taken = await self._try(self._idle.pop(), task, progress, give_up)
+            if not taken:
+                await self._try_new(task, progress, give_up)
+        if self._closed:
+            await self.close()
+
+    async def _try_new(self, task: Task, progress: _Progress, give_up: asyncio.Event) -> None:
+        try:
+            taken = await self._try(await _Process.start(), task, progress, give_up)
+        except OSError as error:
+            log.error("process.not_started", error=str(error))  # noqa: TRY400  where it came from is no news
+            taken = False
+        if not taken and not give_up.is_set():
+            reason = "no process could be started for it"
+            progress.conclude(Snooze(after=NO_PROCESS_PAUSE_S, reason=reason), progress.unanswered)
+
+    async def _try(self, process: _Process, task: Task, progress: _Progress, give_up: asyncio.Event) -> bool:
+        """Let a process have the task; whether it took it."""
+        if await process.run(task, progress, give_up):
+            self._idle.append(process)
+        return progress.taken
+
+    async def close(self) -> None:
+        self._closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(process.close() for process in idle))
+
+    @asynccontextmanager
+    async def _slot(self, give_up: asyncio.Event) -> AsyncIterator[None]:
+        """Hold room for one process; a batch that is given up while it waits for room goes on without."""
+        tasks = [asyncio.ensure_future(wait) for wait in (self._room.acquire(), give_up.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            if not tasks[0].cancelled():
+                self._room.release()
+
+
+class _Process:
+    """One process and the connection to it."""
+
+    def __init__(
+        self, child: ChildProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._child = child
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def start(cls) -> _Process:
+        """Start one; OSError if that cannot be."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                number = theirs.fileno()
+                child = ChildProcess(
+                    "reverie.dispatch.child", [str(number)], descriptors=[number], leaves_nothing=True
+                )
+            return cls(child, *await asyncio.open_connection(sock=ours))
+        except OSError:
+            ours.close()
+            raise
+
+    async def run(self, task: Task, progress: _Progress, give_up: asyncio.Event) -> bool:
+        """Let it work on a task until that has ended, takes too long, is given up or kills it.
+
+        Whether the process can be used again; if not, it is gone when this returns.
+        """
+        progress.since = time.monotonic()
+        self._writer.write(frame(task))
+        reading = asyncio.ensure_future(self._read(progress))
+        waits: list[asyncio.Future[Any]] = [
+            reading,
+            asyncio.ensure_future(give_up.wait()),
+            asyncio.ensure_future(self._child.wait()),
+        ]
+        try:
+            while not any(wait.done() for wait in waits) and progress.time_left(task.timeout_s) > 0:
+                # A call may begin meanwhile, and be past its deadline before that.
+                left = min(progress.time_left(task.timeout_s), task.timeout_s, progress.next_deadline_s)
+                await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if self._child.ended:
+                await asyncio.wait([reading], timeout=LAST_WORDS_S)
+            if reading.done() and reading.result():
+                return True
+        finally:
+            if not reading.done():
+                self._child.kill_now()
+            for wait in waits:
+                wait.cancel()
+        await self._end_badly(task, progress, give_up, reading)
+        return False
+
+    async def close(self) -> None:
+        """Let it end by itself, or end it."""
+        self._writer.close()
+        await asyncio.wait([asyncio.ensure_future(self._child.wait())], timeout=FAREWELL_S)
+        self._child.kill_now()
+        await self._child.wait()
+
+    async def _read(self, progress: _Progress) -> bool:
+        """Hear its reports; whether they came to the end of the task."""
+        try:
+            while True:
+                header = await self._reader.readexactly(HEADER.size)
+                body = await self._reader.readexactly(HEADER.unpack(header)[0])
+                report = msgspec.json.decode(body, type=Report)
+                progress.hear(report)
+                if isinstance(report, Ended):
+                    return True
+        except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
+            return False
+
+    async def _end_badly(
+        self, task: Task, progress: _Progress, give_up: asyncio.Event, reading: asyncio.Future[bool]
+    ) -> None:
+        """Say what became of the messages that it was working on; then it is gone."""
+        by_itself = self._child.ended or (reading.done() and not reading.cancelled())
+        self._child.kill_now()
+        code = await self._child.wait()
+        self._writer.close()
+        if by_itself:
+            log.warning("process.died", pid=self._child.pid, how=describe_exit(code))
+            progress.conclude(Died(f"the process that ran it {describe_exit(code)}"), progress.current)
+        elif progress.overdue:
+            progress.conclude(Bury("deadline"), progress.overdue)
+        elif not give_up.is_set():
+            limit = progress.limit_s(task.timeout_s)
+            what = "one call took longer than" if progress.called else "its process was not ready after"
+            progress.conclude(Retry(reason=f"timeout: {what} {limit:g} s"), progress.current)
+
+
+def _deadlines(batch: Batch, context: Context) -> list[float]:
+    """Until when each message may run, by the monotonic clock."""
+    moments = [claim.message.deadline for claim in batch.claims]
+    if context.desk is None or not any(moments):
+        return [math.inf] * len(moments)
+    now, here = context.desk.clock.now(), time.monotonic()
+    return [math.inf if moment is None else here + (to_epoch_ms(moment) - now) / 1000 for moment in moments]

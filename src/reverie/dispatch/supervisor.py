@@ -1,0 +1,110 @@
+"""The supervisor: keeps worker processes running, and ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from reverie.dispatch.child_process import ChildProcess, describe_exit
+from reverie.dispatch.service import restart_pause
+from reverie.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+__all__ = ["Supervisor"]
+
+log = get_logger(__name__)
+
+RAN_WELL_S = 10.0
+"""A process that lived so long did start well: what it dies of later is counted anew."""
+MARGIN_S = 10.0
+"""Beyond the grace time of its handlers, what a worker gets to report and to disconnect."""
+
+
+class Supervisor:
+    """Runs `reverie worker` in so many processes; one that dies is started again. A `Service`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str] = (),
+        *,
+        processes: int,
+        environment: Mapping[str, str] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        ran_well_s: float = RAN_WELL_S,
+    ) -> None:
+        """`arguments` go to each worker, `environment` replaces this process's; `sleep` is for tests."""
+        self._arguments = ["worker", *arguments, "--lifeline"]
+        self._processes = processes
+        self._environment = environment
+        self._sleep = sleep
+        self._ran_well_s = ran_well_s
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._children: set[ChildProcess] = set()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run now."""
+        return [child.pid for child in self._children]
+
+    async def start(self) -> None:
+        """See `Service.start`."""
+        if not self._tasks:
+            self._stopping.clear()
+            self._tasks = [asyncio.create_task(self._keep()) for _ in range(self._processes)]
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask every process to stop; after the grace time and a margin those that are left are killed."""
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
+            return
+        self._stopping.set()
+        for child in self._children:
+            child.terminate()
+        await asyncio.wait(tasks, timeout=grace_s + MARGIN_S)
+        for child in self._children:
+            log.error("process.killed", pid=child.pid, reason="it did not stop in time")
+        self.kill_now()
+        await asyncio.wait(tasks)
+
+    def kill_now(self) -> None:
+        """End all processes without a grace time."""
+        for child in self._children:
+            child.kill_now()
+
+    async def _keep(self) -> None:
+        """Keep one process running."""
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            how = await self._run_one()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - began >= self._ran_well_s:
+                failures = 0
+            pause = restart_pause(failures)
+            failures += 1
+            log.warning("process.ended", **how, failures=failures, again_in_s=pause)
+            await self._pause(pause)
+
+    async def _run_one(self) -> dict[str, object]:
+        """Run one process to its end; how that came."""
+        try:
+            child = ChildProcess("reverie.__main__", self._arguments, environment=self._environment)
+        except OSError as error:
+            return {"pid": None, "how": f"was not started: {error}"}
+        log.info("process.started", pid=child.pid)
+        self._children.add(child)
+        try:
+            return {"pid": child.pid, "how": describe_exit(await child.wait())}
+        finally:
+            self._children.discard(child)
+
+    async def _pause(self, seconds: float) -> None:
+        waits = [asyncio.ensure_future(self._sleep(seconds)), asyncio.ensure_future(self._stopping.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()

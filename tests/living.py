@@ -1,0 +1,41 @@
+"""Which processes live."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def children(of: int | None = None) -> set[int]:
+    """The processes started by one (default: this) that live, or have died and wait to be heard of."""
+    found: set[int] = set()
+    for thread in Path(f"/proc/{of or os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.update(int(pid) for pid in (thread / "children").read_text().split())
+    return found
+
+
+def list_of(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended: not there, or a zombie that its parent has not fetched yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Look again until it is so, as for a process that cannot tell us."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
