@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from reverie.backends.interface import Capabilities
+from reverie.backends.memory_shared import MemorySharedState
 from reverie.backends.moves import (
     Accepted,
     Advance,
@@ -82,6 +83,7 @@ class MemoryBackend:
         """Make an empty queue."""
         self.queue = self
         self.views = self
+        self.shared = MemorySharedState(clock)
         self._clock = clock
         self._limits = limits or QueueLimits()
         self._wakeup = Wakeup(clock)

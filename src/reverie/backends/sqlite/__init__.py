@@ -1,6 +1,7 @@
 """Messages wait in an SQLite file: the embedded default.
 
-`queue.py` has the moves, `step.py` their statements inside one transaction, `queue.sql` the SQL.
+`queue.py` has the moves, `step.py` their statements inside one transaction, `queue.sql` the SQL;
+`shared.py` is what workers share.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from reverie.backends.interface import Capabilities
 from reverie.backends.moves import QueueLimits
 from reverie.backends.sqlite.queue import SqliteQueue
+from reverie.backends.sqlite.shared import SqliteSharedState
 from reverie.backends.sqlite.views import SqliteViews
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class SqliteBackend:
         self._database = database
         self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
         self.views = SqliteViews(database)
+        self.shared = SqliteSharedState(database, clock)
         self.capabilities = Capabilities(
             applies_effects=apply_effects is not None, durability=database.durability
         )
