@@ -11,6 +11,7 @@ from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import QueueLimits
 from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import SystemClock
+from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settlements import Backoff, SettlementPolicy
 from reverie.dispatch.worker import Worker
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.moves import Accepted, Settlement
     from reverie.clock import Clock
+    from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.settings import LabelSettings
     from reverie.message import Message
     from reverie.settings import Settings
@@ -51,6 +53,7 @@ class Runtime:
             self.registry.add(label, function)
         self.limits = settings.limits.for_messages()
         self.finishes = Finishes()
+        self._middleware: list[Middleware] = []
         self.worker = self._new_worker()
 
     def register(
@@ -60,10 +63,16 @@ class Runtime:
         *,
         batch: bool = False,
         options: LabelSettings | None = None,
+        credential_of: Callable[[Message], str] | None = None,
     ) -> None:
         """Let `function` handle `label`, from now on if a worker runs."""
-        self.registry.add(label, function, batch=batch, options=options)
+        self.registry.add(label, function, batch=batch, options=options, credential_of=credential_of)
         self.worker.more_room()
+
+    def use(self, middleware: Middleware) -> None:
+        """Let `middleware` stand around every run, inside of those before it, from now on."""
+        self._middleware.append(middleware)
+        self.worker.use(self._middleware)
 
     def prepare(self, messages: Sequence[Message]) -> list[Message]:
         """Check messages and give each the level of its label."""
@@ -109,10 +118,13 @@ class Runtime:
             store=self.store,
             registry=self.registry,
             settings=settings,
+            clock=self.clock,
+            middleware=self._middleware,
             policy=SettlementPolicy(
                 backoff=Backoff(first_s=settings.backoff_s, longest_s=settings.max_backoff_s),
                 limits=self.limits,
                 level_of=self.registry.orchestrator.level,
+                on_bug=BugAlerts(self.clock, settings.bug_alert_s),
             ),
             on_settled=self._settled,
         )

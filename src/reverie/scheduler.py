@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import ItemStatus, Submitted
     from reverie.clock import Clock
+    from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.registry import Orchestrator
     from reverie.memory.interface import Hit, MemoryItem
     from reverie.turn import Turn
@@ -38,6 +39,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 Inner = TypeVar("Inner")
 F = TypeVar("F", bound="Callable[..., Any]")
+M = TypeVar("M", bound="Middleware")
 
 ALL_ITEMS = 10_000_000
 """More items than a queue may hold: a status that leaves some out would not be true."""
@@ -61,11 +63,15 @@ class _Handlers:
         timeout: float | None = None,
         max_attempts: int | None = None,
         min_idle_ms: int | None = None,
+        credential: str | Callable[[Message], str] | None = None,
     ) -> Callable[[F], F]:
         """Let the decorated function handle `label`.
 
         It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
         `batch=100` at most a hundred; it may leave `ctx` out. What is not given follows the settings.
+
+        `credential` names what the work is paid or signed with, or is a function of the message that does: a
+        quota that is used up pauses only what uses the same one. Default: the label has one of its own.
         """
         options = label_options(
             label,
@@ -76,10 +82,14 @@ class _Handlers:
             timeout_s=timeout,
             max_attempts=max_attempts,
             min_idle_ms=min_idle_ms,
+            credential=None if callable(credential) else credential,
         )
+        credential_of = credential if callable(credential) else None
 
         def register(function: F) -> F:
-            self.runtime.register(label, function, batch=bool(batch), options=options)
+            self.runtime.register(
+                label, function, batch=bool(batch), options=options, credential_of=credential_of
+            )
             return function
 
         return register
@@ -88,6 +98,15 @@ class _Handlers:
         """Let functions of a list of messages handle their labels."""
         for label, function in handlers.items():
             self.runtime.register(label, function, batch=True)
+
+    def middleware(self, function: M) -> M:
+        """Let the decorated function stand around every run: `async def around(batch, proceed)`.
+
+        It runs the batch by `await proceed(batch)` and answers with the outcomes, one for each message of
+        `batch.messages` in their order. The one that was added first stands outermost.
+        """
+        self.runtime.use(function)
+        return function
 
     @property
     def orchestrator(self) -> Orchestrator:

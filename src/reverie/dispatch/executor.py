@@ -7,9 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from reverie.dispatch.answers import read_answer, read_batch_answer
+from reverie.dispatch.answers import Failed, concerns_all, read_answer, read_batch_answer
+from reverie.dispatch.failures import Failure
 from reverie.failpoints import failpoint
-from reverie.outcome import Bury, Cancel, Retry, Snooze
+from reverie.failures import FailureKind
+from reverie.outcome import Retry, Snooze
 from reverie.threads import ThreadPool
 
 if TYPE_CHECKING:
@@ -25,8 +27,7 @@ __all__ = ["Batch", "Executor", "LocalExecutor"]
 
 LONGEST_BATCH_S = 0.1
 """A plain handler's batch hands the rest back after this; batches are formed to take less."""
-ENDINGS = (Retry, Snooze, Cancel, Bury)
-"""Outcomes that may be raised; any other exception of a batch handler makes its messages run singly."""
+TIMED_OUT = Failure(kind=FailureKind.TRANSIENT, cause="timeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,16 @@ class Batch:
     batch_id: int
     handler: Handler
     claims: Sequence[Claim]
+
+    @property
+    def label(self) -> str:
+        """The label of its messages."""
+        return self.handler.label
+
+    @property
+    def messages(self) -> list[Message]:
+        """What is to be run, in its order."""
+        return [claim.message for claim in self.claims]
 
 
 class Executor(Protocol):
@@ -113,7 +124,7 @@ class LocalExecutor:
                 if give_up.is_set():
                     call.give_up(None)
                 elif left <= 0:
-                    call.give_up(Retry(reason=f"timeout: one call took longer than {timeout_s:g} s"))
+                    call.give_up(Failed(TIMED_OUT, f"timeout: one call took longer than {timeout_s:g} s"))
                 if call.given_up:
                     return
                 await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +188,10 @@ class _Call:
         everything = range(len(self._messages))
         if self._handler.is_batch:
             answer = yield self._arguments(everything)
-            poisoned = isinstance(answer, BaseException) and not isinstance(answer, ENDINGS)
+            one_credential = not callable(self._handler.credential)
+            poisoned = isinstance(answer, BaseException) and not concerns_all(
+                answer, one_credential=one_credential
+            )
             if not (poisoned and len(everything) > 1):
                 self._record(everything, answer)
                 return

@@ -15,6 +15,8 @@ from reverie.message import LABEL_LEVELS, Level
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from reverie.message import Message
+
 __all__ = ["Handler", "Orchestrator", "Registry", "label_options"]
 
 
@@ -32,6 +34,8 @@ class Handler:
     batch: int
     timeout_s: float
     max_attempts: int
+    credential: str | Callable[[Message], str]
+    """The name of the credential that its messages use, or how to tell it from a message."""
 
 
 class Orchestrator:
@@ -76,6 +80,7 @@ class Registry:
         *,
         batch: bool = False,
         options: LabelSettings | None = None,
+        credential_of: Callable[[Message], str] | None = None,
     ) -> Handler:
         """Let `function` handle `label`; a later one replaces it.
 
@@ -102,6 +107,7 @@ class Registry:
             batch=chosen.batch or worker.batch,
             timeout_s=chosen.timeout_s or worker.timeout_s,
             max_attempts=chosen.max_attempts or worker.max_attempts,
+            credential=chosen.credential or credential_of or label,
         )
         self._handlers[label] = handler
         self._orchestrate(label, chosen)

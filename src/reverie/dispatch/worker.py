@@ -7,14 +7,16 @@ import itertools
 import os
 import secrets
 import socket
-import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Claim, ClaimRequest, Settlement
 from reverie.dispatch.batches import Pace, form_batches, want_of
+from reverie.dispatch.breaker import Breaker, rules_of
 from reverie.dispatch.context import Context
 from reverie.dispatch.executor import Batch, LocalExecutor
+from reverie.dispatch.middleware import chain, logged, paced, read_outcomes
+from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.producer import Producer
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
+    from reverie.clock import Clock
     from reverie.dispatch.executor import Executor
+    from reverie.dispatch.middleware import Middleware, Outcomes
     from reverie.dispatch.registry import Registry
     from reverie.dispatch.settings import WorkerSettings
     from reverie.dispatch.settlements import SettlementPolicy
@@ -48,9 +52,14 @@ class Worker:
         registry: Registry,
         policy: SettlementPolicy,
         settings: WorkerSettings,
+        clock: Clock,
+        middleware: Sequence[Middleware] = (),
         on_settled: Callable[[Sequence[Settlement]], None] = lambda _: None,
     ) -> None:
-        """Nothing runs until `start`; `on_settled` hears of every message whose run was reported."""
+        """Nothing runs until `start`; `on_settled` hears of every message whose run was reported.
+
+        `middleware` stands around every run, outside of the worker's own.
+        """
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._backend = backend
         self._registry = registry
@@ -65,7 +74,10 @@ class Worker:
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._batch_ids = itertools.count(1)
         self._executor: Executor = LocalExecutor()
-        self._producer = Producer(backend.queue, self.request, self.take)
+        self._pauses = Pauses(clock)
+        self._breaker = Breaker(backend.shared, self._pauses, rules_of(settings))
+        self.use(middleware)
+        self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
         self._settler = Settler(backend, store, policy, self._settled)
         self._timekeeper = Timekeeper(backend.queue)
         self._renewer = Renewer(
@@ -128,13 +140,15 @@ class Worker:
         for handler in sorted(self._registry.handlers, key=lambda h: orchestrator.level(h.label)):
             free = handler.concurrency - self._active[handler.label]
             if free > 0:
-                wants[handler.label] = want_of(
+                want = want_of(
                     handler,
                     free,
                     self._paces[handler.label],
                     quantum=settings.lane_quantum,
                     min_idle_ms=orchestrator.min_idle_ms(handler.label),
                 )
+                if (narrowed := self._pauses.narrow(handler, want)) is not None:
+                    wants[handler.label] = narrowed
         return ClaimRequest(worker=self.name, wants=wants, lease_ms=round(settings.lease_s * 1000))
 
     def take(self, claims: Sequence[Claim]) -> None:
@@ -157,25 +171,24 @@ class Worker:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._producer.room)
 
+    def use(self, middleware: Sequence[Middleware]) -> None:
+        """Let these stand around every run that begins from now on, the first outermost."""
+        own = (logged, self._breaker, paced(self._paces.__getitem__))
+        self._chain = chain((*middleware, *own), self._execute)
+
     async def _run(self, batch: Batch) -> None:
-        handler = batch.handler
         try:
-            context = Context(worker=self.name, timeout_s=handler.timeout_s)
-            began = time.monotonic()
-            outcomes = await self._executor.run(batch, context, handler.timeout_s)
-            ran = sum(outcome is not None for outcome in outcomes)
-            self._paces[handler.label].observe(max(1, ran), time.monotonic() - began)
-            settlements = self._policy.settlements(batch, outcomes)
-        except Exception as error:
-            log.exception("batch.failed", label=handler.label)
-            failed = self._policy.failed
-            settlements = [failed(claim, handler.max_attempts, repr(error)) for claim in batch.claims]
-        try:
-            self._settler.put(settlements)
+            outcomes = await read_outcomes(batch, self._chain)
+            self._settler.put(self._policy.settlements(batch, outcomes))
         finally:
-            self._active[handler.label] -= 1
+            self._active[batch.label] -= 1
             del self._batches[batch.batch_id]
             self._producer.room()
+
+    async def _execute(self, batch: Batch) -> Outcomes:
+        timeout_s = batch.handler.timeout_s
+        context = Context(worker=self.name, timeout_s=timeout_s)
+        return await self._executor.run(batch, context, timeout_s)
 
     def _settled(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:
