@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from reverie.errors import BackendUnavailableError, WaitTimeoutError
+from reverie.errors import BackendUnavailableError, ReverieError, WaitTimeoutError
 from reverie.failures import FailureKind, WorkError
 
 __all__ = ["Failure", "classify"]
@@ -128,11 +128,12 @@ BUGS = (
     NotImplementedError,
     OSError,
     RecursionError,
+    ReverieError,
     SyntaxError,
     TypeError,
     ValueError,
 )
-"""Python's own errors: what their messages say is not about a provider."""
+"""Python's own errors, and ours: what their messages say is not about a provider."""
 
 WORDS = (
     (FailureKind.QUOTA, r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)"),
@@ -170,7 +171,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if cause is None:
             return
         yield cause
-        cause = cause.__cause__
+        reason = _get(cause, "reason")  # where urllib keeps what it wraps
+        cause = cause.__cause__ or (reason if isinstance(reason, BaseException) else None)
 
 
 def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
