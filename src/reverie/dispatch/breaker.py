@@ -98,8 +98,6 @@ class Breaker:
             if left_ms == 0:
                 left_ms = await self._try(batch.handler, message, credential, probes)
             if left_ms is not None:
-                if credential in {probe.credential for probe in probes.values()}:
-                    left_ms = self._rules.look_again_ms  # the probe will soon be back
                 reason = f"paused: the credential {credential!r} of the label {batch.label!r} is refused"
                 held[index] = Snooze(after=left_ms / 1000, reason=reason)
                 if batch.handler.ordered:
@@ -114,13 +112,13 @@ class Breaker:
         key = breaker_key(handler.label, credential)
         grant = await self._answer(self._shared.acquire(key, 1, lease_ms, self._rules))
         if grant.is_probe:
-            self._pauses.pause(handler.label, credential, lease_ms)
+            self._pauses.pause(handler, credential, self._rules.look_again_ms)  # for all others
             probes[message.key] = _Probe(credential, grant.permit)
             return None
         if grant.granted:
-            self._resume(handler.label, credential)
+            self._resume(handler, credential)
             return None
-        self._pauses.pause(handler.label, credential, grant.wait_ms)
+        self._pauses.pause(handler, credential, grant.wait_ms)
         return grant.wait_ms
 
     async def _heed(self, batch: Batch, outcomes: Outcomes, probes: dict[Key, _Probe]) -> Outcomes:
@@ -134,26 +132,26 @@ class Breaker:
             if isinstance(outcome, Failed) and outcome.failure.kind in REFUSED:
                 credential = outcome.failure.credential or _credential(batch.handler, message)
                 if probe is not None and probe.credential != credential:
-                    await self._tried(batch.label, probe, None)
+                    await self._tried(batch.handler, probe, None)
                     probe = None
                 if credential not in waits:
-                    waits[credential] = await self._refused(batch.label, credential, outcome, probe)
+                    waits[credential] = await self._refused(batch.handler, credential, outcome, probe)
                 heeded[index] = Snooze(after=waits[credential] / 1000, reason=outcome.reason)
             elif probe is not None:
-                await self._tried(batch.label, probe, outcome)
+                await self._tried(batch.handler, probe, outcome)
         return heeded
 
-    async def _refused(self, label: str, credential: str, outcome: Failed, probe: _Probe | None) -> int:
+    async def _refused(self, handler: Handler, credential: str, outcome: Failed, probe: _Probe | None) -> int:
         """Pause a label for a credential; answer for how many milliseconds."""
         after_s = outcome.failure.retry_after_s
         signal = Signal(SignalKind.QUOTA, None if after_s is None else round(after_s * 1000))
         wait_ms = (
-            await self._report(label, credential, "" if probe is None else probe.permit, signal)
+            await self._report(handler.label, credential, "" if probe is None else probe.permit, signal)
         ).wait_ms
-        self._pauses.pause(label, credential, wait_ms)
+        self._pauses.pause(handler, credential, wait_ms)
         log.warning(
             "label.paused",
-            label=label,
+            label=handler.label,
             credential=credential,
             kind=str(outcome.failure.kind),
             cause=outcome.failure.cause,
@@ -161,18 +159,18 @@ class Breaker:
         )
         return wait_ms
 
-    async def _tried(self, label: str, probe: _Probe, outcome: Outcome | None) -> None:
+    async def _tried(self, handler: Handler, probe: _Probe, outcome: Outcome | None) -> None:
         """A probe came back without being refused for its credential."""
         kind = _verdict(outcome)
-        grant = await self._report(label, probe.credential, probe.permit, Signal(kind))
+        grant = await self._report(handler.label, probe.credential, probe.permit, Signal(kind))
         if kind is SignalKind.SUCCESS:
-            self._resume(label, probe.credential)
+            self._resume(handler, probe.credential)
         else:
-            self._pauses.pause(label, probe.credential, grant.wait_ms)
+            self._pauses.pause(handler, probe.credential, grant.wait_ms)
 
-    def _resume(self, label: str, credential: str) -> None:
-        self._pauses.resume(label, credential)
-        log.info("label.resumed", label=label, credential=credential)
+    def _resume(self, handler: Handler, credential: str) -> None:
+        self._pauses.resume(handler, credential)
+        log.info("label.resumed", label=handler.label, credential=credential)
 
     async def _report(self, label: str, credential: str, permit: str, signal: Signal) -> Grant:
         return await self._answer(

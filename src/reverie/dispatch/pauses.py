@@ -24,20 +24,28 @@ class Pauses:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until: dict[str, dict[str, int]] = {}
+        """By label and credential."""
+        self._whole: dict[str, int] = {}
+        """By label, where it has but the one credential."""
 
-    def pause(self, label: str, credential: str, wait_ms: int) -> None:
+    def pause(self, handler: Handler, credential: str, wait_ms: int) -> None:
         """Do not use this credential for so long; then one message tries whether it is accepted again."""
-        known, now = self._until.setdefault(label, {}), self._clock.now()
+        label, now = handler.label, self._clock.now()
+        known = self._until.setdefault(label, {})
         known[credential] = now + wait_ms
+        if credential == handler.credential:
+            self._whole[label] = now + wait_ms
         if len(known) > MOST_CREDENTIALS:
             self._until[label] = {name: until for name, until in known.items() if until > now}
 
-    def resume(self, label: str, credential: str) -> None:
+    def resume(self, handler: Handler, credential: str) -> None:
         """It is accepted again."""
-        known = self._until.get(label, {})
+        known = self._until.get(handler.label, {})
         known.pop(credential, None)
         if not known:
-            self._until.pop(label, None)
+            self._until.pop(handler.label, None)
+        if credential == handler.credential:
+            self._whole.pop(handler.label, None)
 
     def any_of(self, label: str) -> bool:
         """Whether a credential of this label was refused and not accepted since."""
@@ -49,19 +57,22 @@ class Pauses:
         return None if until is None else max(0, until - self._clock.now())
 
     def narrow(self, handler: Handler, want: Want) -> Want | None:
-        """What to claim of a label: nothing during a pause, one message after it, else all that is wanted."""
-        if handler.label not in self._until or callable(handler.credential):
-            return want  # of several credentials one may be fine: who is paused is seen message by message
-        left_ms = self.left_ms(handler.label, handler.credential)
-        if left_ms is None:
+        """What to claim of a label: nothing during a pause, one message after it, else all that is wanted.
+
+        Of several credentials one may be fine: there each message is looked at when it is claimed.
+        """
+        until = self._whole.get(handler.label)
+        if until is None:
             return want
-        return None if left_ms else msgspec.structs.replace(want, lanes=1, messages=1, quantum=1)
+        if until > self._clock.now():
+            return None
+        return msgspec.structs.replace(want, lanes=1, messages=1, quantum=1)
 
-    def __bool__(self) -> bool:
-        return bool(self._until)
-
-    async def ends(self) -> None:
-        """Return when a pause ends, so that there is something new to claim."""
+    def next_end(self) -> int | None:
+        """When the next pause of a whole label ends; None when none is on."""
         now = self._clock.now()
-        moments = [moment for known in self._until.values() for moment in known.values() if moment > now]
-        await self._clock.wait(asyncio.Event(), min(moments, default=None))
+        return min((moment for moment in self._whole.values() if moment > now), default=None)
+
+    async def wait(self, until: int) -> None:
+        """Return at this moment, or for no reason."""
+        await self._clock.wait(asyncio.Event(), until)

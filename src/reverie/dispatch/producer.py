@@ -47,6 +47,7 @@ class Producer(LoopService):
 
     async def _turn(self) -> None:
         self._room.clear()
+        pause_ends = self._pauses.next_end()  # known before, lest one ends while the queue is asked
         request = self._request()
         if request.wants and (claims := await self._queue.claim(request)):
             failpoint("after_claim")
@@ -55,6 +56,6 @@ class Producer(LoopService):
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:
             waits.append(self._queue.wait(tuple(request.wants), None))
-        if self._pauses:
-            waits.append(self._pauses.ends())
+        if pause_ends is not None:
+            waits.append(self._pauses.wait(pause_ends))
         await self._until_stopped(*waits)
