@@ -158,6 +158,14 @@ async def test_many_that_find_out_at_the_same_time_make_no_longer_pause(bench: B
     assert asked.wait_ms == 60_000
 
 
+async def test_who_is_refused_without_having_asked_is_as_good_as_a_probe(bench: Bench) -> None:
+    waits = []
+    for _ in range(3):
+        waits.append((await report(bench, "", QUOTA)).wait_ms)
+        bench.clock.advance(waits[-1] / 1000)
+    assert waits == [30_000, 60_000, 120_000]
+
+
 async def test_a_probe_that_is_lost_with_its_worker_frees_itself(bench: Bench) -> None:
     await report(bench, "", QUOTA)
     bench.clock.advance(30)
@@ -167,7 +175,8 @@ async def test_a_probe_that_is_lost_with_its_worker_frees_itself(bench: Bench) -
     bench.clock.advance(0.001)
     probe = await acquire(bench)
     assert probe.is_probe
-    assert (await report(bench, lost.permit, QUOTA)).retry_at is None  # late: the other one decides
+    late = await report(bench, lost.permit, QUOTA)  # the other one decides
+    assert late.wait_ms == Rules().look_again_ms
     assert (await report(bench, lost.permit, SUCCESS)).retry_at is None  # late, but good news
     assert (await acquire(bench, 5)).granted == 5
 

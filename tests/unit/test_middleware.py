@@ -467,6 +467,32 @@ def test_an_error_may_name_the_credential(scheduler: Scheduler, clock: ManualClo
     assert sorted(runs[2:]) == ["x", "y", "y"]
 
 
+def test_a_credential_that_only_the_error_knows_pauses_its_messages_one_by_one(
+    scheduler: Scheduler, clock: ManualClock
+) -> None:
+    runs = []
+
+    @scheduler.handler("work")
+    def work(message: Message) -> None:
+        runs.append(message.content)
+        if message.content == "x":
+            raise QuotaError(credential="x")
+
+    for user, content in (("ann", "x"), ("bob", "y")):
+        scheduler.submit("work", user_id=user, content=content)
+    drain(scheduler)
+    assert sorted(runs) == ["x", "y"]
+    for pause in (30, 60, 120):
+        scheduler.submit("work", user_id="cem", content="y")
+        clock.advance(pause - 1)
+        drain(scheduler)
+        assert runs[-1] == "y"
+        clock.advance(1)
+        drain(scheduler)
+        assert runs[-1] == "x"
+    assert (len(runs), status_of(scheduler).attempts) == (8, 0)
+
+
 def test_two_labels_with_a_credential_each_have_their_own_pause(
     scheduler: Scheduler, clock: ManualClock
 ) -> None:

@@ -162,7 +162,7 @@ def acquire(
 ) -> tuple[State, Grant]:
     """Ask for `n` calls under the name `permit`; fewer, or none, may be granted."""
     state = _as_of(state, now, rules)
-    probing = [known.until for name, known in state.permits.items() if name.startswith(PROBE)]
+    probing = _probing(state)
     if state.not_before > now:
         return state, Grant(now=now, retry_at=state.not_before)
     if state.open_until is not None:
@@ -203,6 +203,8 @@ def report(state: State, now: int, permit: str, signal: Signal, rules: Rules) ->
         case SignalKind.RELEASE:
             pass
     moments = [moment for moment in (state.open_until, state.not_before) if moment and moment > now]
+    if not moments and state.open_until is not None and (probing := _probing(state)):
+        moments = [min(*probing, now + rules.look_again_ms)]
     return _dated(state, now, rules), Grant(now=now, retry_at=max(moments, default=None))
 
 
@@ -262,6 +264,11 @@ def _as_of(state: State, now: int, rules: Rules) -> State:
     return state
 
 
+def _probing(state: State) -> list[int]:
+    """The end of the lease of the probe, if one is under way."""
+    return [known.until for name, known in state.permits.items() if name.startswith(PROBE)]
+
+
 def _limit(state: State, rules: LimiterRules) -> int:
     return rules.max_concurrency if state.limit is None else min(state.limit, rules.max_concurrency)
 
@@ -304,7 +311,7 @@ def _refused(state: State, now: int, call: _Call, signal: Signal, rules: Breaker
     asked = min(signal.retry_after_ms or 0, rules.max_pause_ms)
     if state.open_until is None:
         pause_ms = rules.pause_ms
-    elif call.decides:
+    elif call.decides or (state.open_until <= now and not _probing(state)):
         pause_ms = min(state.pause_ms * 2, rules.max_pause_ms)
     else:  # one of many that found out at the same time
         return msgspec.structs.replace(state, open_until=max(state.open_until, now + asked))

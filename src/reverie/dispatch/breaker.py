@@ -134,7 +134,7 @@ class Breaker:
                 if probe is not None and probe.credential != credential:
                     await self._tried(batch.handler, probe, None)
                     probe = None
-                if credential not in waits:
+                if credential not in waits or probe is not None:
                     waits[credential] = await self._refused(batch.handler, credential, outcome, probe)
                 heeded[index] = Snooze(after=waits[credential] / 1000, reason=outcome.reason)
             elif probe is not None:
