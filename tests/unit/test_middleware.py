@@ -27,6 +27,7 @@ from reverie.errors import BackendUnavailableError, InvalidSettingError
 from reverie.message import Key
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
+from servers import valkey
 
 
 def new_scheduler(url: str, clock: ManualClock, **settings) -> Scheduler:
@@ -343,6 +344,7 @@ def test_a_refused_credential_pauses_its_label_until_a_probe_gets_through(
     items = [status_of(scheduler, f"user{number}") for number in range(200)]
     assert {(item.status, item.attempts) for item in items} == {(Status.WAITING, 0)}
     assert any(item.error and item.error.startswith(f"{error.kind}: ") for item in items)
+    assert sum(item.started_at is not None for item in items) <= 5  # nobody else was even claimed
     assert shared.count == {"report": 5, "acquire": 4}
 
     provider.refused.clear()
@@ -627,3 +629,25 @@ async def test_a_worker_wakes_up_when_a_pause_ends(kind: str, tmp_path, clock: M
             item = await scheduler.wait(key.item_id, user_id=key.user_id)
             assert (item.status, item.attempts) == (Status.COMPLETED, 1)
     assert len(provider.taken()) == 3 + 5
+
+
+async def test_a_label_resumes_on_redis_by_the_clocks_of_the_real_world() -> None:
+    refusals = 3
+    with valkey() as url:
+        settings = load_settings(
+            queue={"url": url}, memory={"url": "memory://"}, worker={"pause_s": 0.02, "max_pause_s": 0.05}
+        )
+        async with AsyncScheduler(settings=settings) as scheduler:
+
+            @scheduler.handler("work", concurrency=1)
+            async def work(message: Message) -> None:
+                nonlocal refusals
+                refusals -= 1
+                if refusals >= 0:
+                    raise QuotaError
+
+            receipts = [await scheduler.submit("work", user_id="ann") for _ in range(5)]
+            for receipt in receipts:
+                item = await scheduler.wait(receipt.item_id, user_id="ann")
+                assert (item.status, item.attempts) == (Status.COMPLETED, 1)
+    assert refusals == -5

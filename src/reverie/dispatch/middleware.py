@@ -31,7 +31,7 @@ log = get_logger(__name__)
 class Middleware(Protocol):
     """One thing that is done around every run."""
 
-    async def __call__(self, batch: Batch, proceed: Proceed) -> Outcomes:
+    async def __call__(self, batch: Batch, proceed: Proceed, /) -> Outcomes:
         """Run `batch` by `await proceed(batch)`, or part of it, and answer one outcome for each message."""
         ...
 
