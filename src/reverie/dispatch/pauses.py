@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Pauses"]
 
 MOST_CREDENTIALS = 10_000
-"""Refused credentials that are remembered for a label; beyond that, those whose pause is over are not."""
+"""Refused credentials that are remembered for a label; of more, the oldest are learnt again when they fail."""
 
 
 class Pauses:
@@ -25,18 +25,18 @@ class Pauses:
         self._clock = clock
         self._until: dict[str, dict[str, int]] = {}
         """By label and credential."""
-        self._whole: dict[str, int] = {}
-        """By label, where it has but the one credential."""
+        self._whole: dict[str, tuple[str, int]] = {}
+        """By label, where it has but the one credential: that and the moment."""
 
     def pause(self, handler: Handler, credential: str, wait_ms: int) -> None:
         """Do not use this credential for so long; then one message tries whether it is accepted again."""
-        label, now = handler.label, self._clock.now()
-        known = self._until.setdefault(label, {})
-        known[credential] = now + wait_ms
-        if credential == handler.credential:
-            self._whole[label] = now + wait_ms
+        until = self._clock.now() + wait_ms
+        known = self._until.setdefault(handler.label, {})
+        known[credential] = until
         if len(known) > MOST_CREDENTIALS:
-            self._until[label] = {name: until for name, until in known.items() if until > now}
+            del known[next(iter(known))]
+        if credential == handler.credential:
+            self._whole[handler.label] = (credential, until)
 
     def resume(self, handler: Handler, credential: str) -> None:
         """It is accepted again."""
@@ -61,8 +61,8 @@ class Pauses:
 
         Of several credentials one may be fine: there each message is looked at when it is claimed.
         """
-        until = self._whole.get(handler.label)
-        if until is None:
+        credential, until = self._whole.get(handler.label, (None, 0))
+        if credential != handler.credential:
             return want
         if until > self._clock.now():
             return None
@@ -71,7 +71,7 @@ class Pauses:
     def next_end(self) -> int | None:
         """When the next pause of a whole label ends; None when none is on."""
         now = self._clock.now()
-        return min((moment for moment in self._whole.values() if moment > now), default=None)
+        return min((until for _, until in self._whole.values() if until > now), default=None)
 
     async def wait(self, until: int) -> None:
         """Return at this moment, or for no reason."""
