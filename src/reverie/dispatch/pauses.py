@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Pauses"]
 
 MOST_CREDENTIALS = 10_000
-"""Refused credentials that are remembered for a label; of more, the oldest are learnt again when they fail."""
+"""Refused credentials that are remembered for a label; of more, the oldest are learnt again."""
 
 
 class Pauses:
