@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +20,9 @@ __all__ = ["RedisSharedState"]
 
 TRIES = 100
 """Each try that fails means that another worker's step succeeded in between."""
+STEP_BACK_S = 0.005
+LONGEST_STEP_BACK_S = 0.2
+"""Those who collide step back, each try a little further, so that they do not all come again at once."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_read = msgspec.msgpack.Decoder(tuple[int, str]).decode
@@ -33,7 +38,7 @@ class RedisSharedState(SharedMachine):
 
     async def _move(self, key: str, step: Step) -> Grant:
         name = encode_id(key)
-        for _ in range(TRIES):
+        for tries in range(1, TRIES + 1):
             now, seen = _decode_read(await self._library.call("shared_read", _encode({"key": name})))
             state, grant = step(_decode_state(seen) if seen else State(), now)
             text = "" if is_blank(state) else msgspec.json.encode(state).decode()
@@ -41,4 +46,5 @@ class RedisSharedState(SharedMachine):
             request: dict[str, Any] = {"key": name, "seen": seen, "text": text, "ttl_ms": ttl_ms}
             if text == seen or _decode_written(await self._library.call("shared_write", _encode(request)))[1]:
                 return grant
+            await asyncio.sleep(random.uniform(0, min(tries * STEP_BACK_S, LONGEST_STEP_BACK_S)))  # noqa: S311
         raise BackendUnavailableError(f"the shared state of {key!r} changed {TRIES} times while it was read")
