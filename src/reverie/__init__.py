@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from reverie.dispatch.context import Context
     from reverie.effect import Remember, Source
     from reverie.errors import ReverieError
+    from reverie.failures import (
+        BudgetError,
+        CredentialsError,
+        InvalidWorkError,
+        QuotaError,
+        RateLimitedError,
+        TransientError,
+    )
     from reverie.global_scheduler import mem_scheduler
     from reverie.message import Message
     from reverie.message import Message as ScheduleMessageItem
@@ -24,11 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncScheduler",
+    "BudgetError",
     "Bury",
     "Cancel",
     "Context",
+    "CredentialsError",
     "Done",
+    "InvalidWorkError",
     "Message",
+    "QuotaError",
+    "RateLimitedError",
     "Remember",
     "Retry",
     "ReverieError",
@@ -37,6 +50,7 @@ __all__ = [
     "Settings",
     "Snooze",
     "Source",
+    "TransientError",
     "Turn",
     "__version__",
     "mem_scheduler",
@@ -44,11 +58,16 @@ __all__ = [
 
 _HOMES = {
     "AsyncScheduler": "reverie.scheduler:AsyncScheduler",
+    "BudgetError": "reverie.failures:BudgetError",
     "Bury": "reverie.outcome:Bury",
     "Cancel": "reverie.outcome:Cancel",
     "Context": "reverie.dispatch.context:Context",
+    "CredentialsError": "reverie.failures:CredentialsError",
     "Done": "reverie.outcome:Done",
+    "InvalidWorkError": "reverie.failures:InvalidWorkError",
     "Message": "reverie.message:Message",
+    "QuotaError": "reverie.failures:QuotaError",
+    "RateLimitedError": "reverie.failures:RateLimitedError",
     "Remember": "reverie.effect:Remember",
     "Retry": "reverie.outcome:Retry",
     "ReverieError": "reverie.errors:ReverieError",
@@ -57,6 +76,7 @@ _HOMES = {
     "Settings": "reverie.settings:Settings",
     "Snooze": "reverie.outcome:Snooze",
     "Source": "reverie.effect:Source",
+    "TransientError": "reverie.failures:TransientError",
     "Turn": "reverie.turn:Turn",
     "mem_scheduler": "reverie.global_scheduler:mem_scheduler",
 }

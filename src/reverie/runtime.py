@@ -12,6 +12,7 @@ from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import StatusQuery
 from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import SystemClock
+from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settlements import Backoff, SettlementPolicy
 from reverie.dispatch.supervisor import Supervisor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.moves import Accepted
     from reverie.clock import Clock
+    from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.settings import LabelSettings
     from reverie.message import Key, Message
     from reverie.settings import Settings
@@ -61,6 +63,7 @@ class Runtime:
             self.registry.add(label, function)
         self.limits = settings.limits.for_messages()
         self.finishes = Finishes()
+        self._middleware: list[Middleware] = []
         self.worker = self._new_worker()
         self._supervisor: Supervisor | None = None
 
@@ -71,10 +74,16 @@ class Runtime:
         *,
         batch: bool = False,
         options: LabelSettings | None = None,
+        credential_of: Callable[[Message], str] | None = None,
     ) -> None:
         """Let `function` handle `label`, from now on if a worker runs."""
-        self.registry.add(label, function, batch=batch, options=options)
+        self.registry.add(label, function, batch=batch, options=options, credential_of=credential_of)
         self.worker.more_room()
+
+    def use(self, middleware: Middleware) -> None:
+        """Let `middleware` stand around every run, inside of those before it, from now on."""
+        self._middleware.append(middleware)
+        self.worker.use(self._middleware)
 
     def prepare(self, messages: Sequence[Message]) -> list[Message]:
         """Check messages and give each the level of its label."""
@@ -163,10 +172,12 @@ class Runtime:
             registry=self.registry,
             settings=settings,
             clock=self.clock,
+            middleware=self._middleware,
             policy=SettlementPolicy(
                 backoff=Backoff(first_s=settings.backoff_s, longest_s=settings.max_backoff_s),
                 limits=self.limits,
                 level_of=self.registry.orchestrator.level,
+                on_bug=BugAlerts(self.clock, settings.bug_alert_s),
             ),
             on_settled=self.finishes.announce,
         )

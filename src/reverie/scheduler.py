@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import ItemStatus, Submitted
     from reverie.clock import Clock
+    from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.registry import Orchestrator
     from reverie.memory.interface import Hit, MemoryItem
     from reverie.turn import Turn
@@ -39,6 +40,7 @@ R = TypeVar("R")
 P = ParamSpec("P")
 Inner = TypeVar("Inner")
 F = TypeVar("F", bound="Callable[..., Any] | str")
+M = TypeVar("M", bound="Middleware")
 
 ALL_ITEMS = 10_000_000
 """More items than a queue may hold: a status that leaves some out would not be true."""
@@ -75,6 +77,7 @@ class _Handlers:
         timeout: float | None = None,
         max_attempts: int | None = None,
         min_idle_ms: int | None = None,
+        credential: str | Callable[[Message], str] | None = None,
     ) -> Callable[[F], F]:
         """Let the decorated function handle `label`.
 
@@ -83,6 +86,9 @@ class _Handlers:
         be killed, so it must stand at the top level of a module. Its import path may be given instead of a
         function: `handler("thumbnail", cpu=True)("images:thumbnail")`. What is not given follows the
         settings.
+
+        `credential` names what the work is paid or signed with, or is a function of the message that does: a
+        quota that is used up pauses only what uses the same one. Default: the label has one of its own.
         """
         options = label_options(
             label,
@@ -94,10 +100,14 @@ class _Handlers:
             timeout_s=timeout,
             max_attempts=max_attempts,
             min_idle_ms=min_idle_ms,
+            credential=None if callable(credential) else credential,
         )
+        credential_of = credential if callable(credential) else None
 
         def register(function: F) -> F:
-            self.runtime.register(label, function, batch=bool(batch), options=options)
+            self.runtime.register(
+                label, function, batch=bool(batch), options=options, credential_of=credential_of
+            )
             return function
 
         return register
@@ -106,6 +116,15 @@ class _Handlers:
         """Let functions of a list of messages (or what is found at an import path) handle their labels."""
         for label, function in handlers.items():
             self.runtime.register(label, function, batch=True)
+
+    def middleware(self, function: M) -> M:
+        """Let the decorated function stand around every run: `async def around(batch, proceed)`.
+
+        It runs the batch by `await proceed(batch)` and answers with the outcomes, one for each message of
+        `batch.messages` in their order. The one that was added first stands outermost.
+        """
+        self.runtime.use(function)
+        return function
 
     @property
     def orchestrator(self) -> Orchestrator:

@@ -206,6 +206,18 @@ async def test_a_retried_message_keeps_its_place_and_its_lane_rests(bench: Bench
     assert [claim.message.attempts for claim in claims] == [1, 0]
 
 
+async def test_what_is_handed_back_may_say_why(bench: Bench) -> None:
+    one = message("1")
+    await bench.submit(one)
+    (claim,) = await bench.claim()
+    why = Settlement(claim=claim, move=Move.RELEASE, attempt=False, delay_ms=1000, error="quota: used up")
+    assert await settle(bench, why) == ["applied"]
+    item = await bench.status(one)
+    assert (item.status, item.attempts, item.error) == (Status.WAITING, 0, "quota: used up")
+    await bench.advance(1)
+    assert ids(await bench.claim()) == ["1"]
+
+
 async def test_a_retried_message_of_an_unordered_label_lets_others_pass(bench: Bench) -> None:
     await bench.submit(message("1"), message("2"))
     first, second = await bench.claim(ordered=False)

@@ -18,6 +18,7 @@ import cpu_handlers
 from living import children, is_gone, list_of, wait_until
 from reverie import Message, Scheduler
 from reverie.backends.moves import Claim, Status
+from reverie.dispatch.answers import Failed
 from reverie.dispatch.child_process import ChildProcess
 from reverie.dispatch.context import Context
 from reverie.dispatch.executor import Batch
@@ -139,7 +140,7 @@ async def test_after_a_retry_the_rest_of_the_lane_is_not_run(executor: ProcessEx
 async def test_poison_in_a_batch_fails_alone(executor: ProcessExecutor) -> None:
     of = handler(cpu_handlers.work_batch, batch=True)
     outcomes = await executor.run(batch_of("a", "raise", "c", of=of, users="xyz"), CONTEXT, 30)
-    assert [type(outcome) for outcome in outcomes] == [Done, Retry, Done]
+    assert [type(outcome) for outcome in outcomes] == [Done, Failed, Done]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ async def test_a_handler_that_hangs_is_killed_in_time(executor: ProcessExecutor,
     began = time.monotonic()
     outcomes = await executor.run(batch_of("b", f"hang {tmp_path / 'pid'}", "c"), CONTEXT, 0.3)
     assert time.monotonic() - began < 3
-    assert [type(outcome) for outcome in outcomes] == [Done, Retry, type(None)]
+    assert [type(outcome) for outcome in outcomes] == [Done, Failed, type(None)]
     assert outcomes[1].reason == "timeout: one call took longer than 0.3 s"
     assert is_gone(int((tmp_path / "pid").read_text()))
     assert await executor.run(batch_of("retry"), CONTEXT, 30) == [Retry(after=5, reason="later")]
@@ -193,7 +194,7 @@ async def test_the_time_is_for_each_call(executor: ProcessExecutor) -> None:
     outcomes = await executor.run(
         batch_of("raise", "sleep 0.3", "sleep 0.3", of=of, users="xyz"), CONTEXT, 0.5
     )
-    assert [type(outcome) for outcome in outcomes][:2] == [Retry, Done]
+    assert [type(outcome) for outcome in outcomes][:2] == [Failed, Done]
     assert "timeout" not in outcomes[0].reason
 
 
@@ -260,7 +261,7 @@ async def test_a_cpu_handler_that_stands_elsewhere_by_now_fails_with_a_reason(
     batch = batch_of("a", "b")
     monkeypatch.setattr(cpu_handlers, "work", cpu_handlers.plain)
     outcomes = await executor.run(batch, CONTEXT, 30)
-    assert {type(outcome) for outcome in outcomes} == {Retry}
+    assert {type(outcome) for outcome in outcomes} == {Failed}
     assert "gives something else" in outcomes[0].reason
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 import pytest
 
 from reverie.backends.moves import ClaimRequest
+from reverie.clock import SystemClock
+from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.dispatch.slots import Slots
@@ -17,7 +19,7 @@ def slots(number: int = 8, *levels: int, **settings) -> tuple[Slots, Registry]:
     for level in levels or (1, 2, 3):
         options = LabelSettings(level=level, concurrency=1000)
         registry.add(f"level-{level}", lambda message: None, options=options)
-    return Slots(registry, WorkerSettings(slots=number, **settings)), registry
+    return Slots(registry, WorkerSettings(slots=number, **settings), Pauses(SystemClock())), registry
 
 
 def ask(given: tuple[Slots, Registry]) -> ClaimRequest:

@@ -1,4 +1,4 @@
-"""What every backend does: the queue's moves, its views, and the backend that holds both.
+"""What every backend does: the queue's moves, its views, what workers share, and the backend that holds them.
 
 A backend is done when `tests/conformance` passes on it.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+from reverie.backends.shared import DEFAULT_RULES, LEASE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
         Settlement,
         StatusQuery,
     )
+    from reverie.backends.shared import Grant, Rules, Signal
     from reverie.message import Message
 
-__all__ = ["Backend", "Capabilities", "Queue", "QueueViews"]
+__all__ = ["Backend", "Capabilities", "Queue", "QueueViews", "SharedState"]
 
 
 class Queue(Protocol):
@@ -126,6 +129,31 @@ class QueueViews(Protocol):
         ...
 
 
+class SharedState(Protocol):
+    """What all workers share about a thing they call: a circuit breaker, and a limiter that learns.
+
+    A key is any text; all who use it give the same rules. A key about which nothing is known costs nothing,
+    and one that means nothing any more is forgotten. What the answers mean stands in `backends/shared.py`.
+    """
+
+    async def acquire(
+        self, key: str, n: int = 1, lease_ms: int = LEASE_MS, rules: Rules = DEFAULT_RULES
+    ) -> Grant:
+        """Ask to make `n` calls; as many as were granted may be made, and are reported under one permit.
+
+        After `lease_ms` without a report the permit is taken back: its worker is thought dead.
+        """
+        ...
+
+    async def report(self, key: str, permit: str, signal: Signal, rules: Rules = DEFAULT_RULES) -> Grant:
+        """Say what became of the calls of a permit, which is thereby given back.
+
+        A call that was made without asking is reported with an empty permit. The answer grants nothing; its
+        `retry_at` is the moment before which nothing will be granted, None when there is no such moment.
+        """
+        ...
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between backends."""
 
@@ -146,6 +174,11 @@ class Backend(Protocol):
     @property
     def views(self) -> QueueViews:
         """The views."""
+        ...
+
+    @property
+    def shared(self) -> SharedState:
+        """What all workers share."""
         ...
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reverie.clock import to_epoch_ms
-from reverie.dispatch.answers import read_answer, read_batch_answer
+from reverie.dispatch.answers import TIMED_OUT, Failed, concerns_all, read_answer, read_batch_answer
 from reverie.failpoints import failpoint
 from reverie.outcome import Bury, Cancel, Retry, Snooze
 from reverie.threads import ThreadPool
@@ -18,6 +18,7 @@ from reverie.threads import ThreadPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
     from concurrent.futures import Future
+    from datetime import datetime
 
     from reverie.backends.moves import Claim
     from reverie.dispatch.context import Context
@@ -29,8 +30,6 @@ __all__ = ["Batch", "Executor", "LocalExecutor"]
 
 LONGEST_BATCH_S = 0.1
 """A plain handler's batch hands the rest back after this; batches are formed to take less."""
-ENDINGS = (Retry, Snooze, Cancel, Bury)
-"""Outcomes that may be raised; any other exception of a batch handler makes its messages run singly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,16 @@ class Batch:
     batch_id: int
     handler: Handler
     claims: Sequence[Claim]
+
+    @property
+    def label(self) -> str:
+        """The label of its messages."""
+        return self.handler.label
+
+    @property
+    def messages(self) -> list[Message]:
+        """What is to be run, in its order."""
+        return [claim.message for claim in self.claims]
 
 
 class Executor(Protocol):
@@ -180,8 +189,8 @@ class _Call:
         self.outcomes: dict[int, Outcome] = {}
         self.ends: float | None = None
         """When the time of the present call is over, by the monotonic clock."""
-        self.too_late: dict[int, Outcome] = {}
-        """What becomes of its messages then; of the others nothing is known."""
+        self._has_deadlines = any(message.deadline is not None for message in self._messages)
+        self._deadline: datetime | None = None
         self.given_up = False
 
     def run_sync(self) -> None:
@@ -236,7 +245,10 @@ class _Call:
         everything = range(len(self._messages))
         if self._handler.is_batch:
             answer = yield self._arguments(everything)
-            poisoned = isinstance(answer, BaseException) and not isinstance(answer, ENDINGS)
+            one_credential = not callable(self._handler.credential)
+            poisoned = isinstance(answer, BaseException) and not concerns_all(
+                answer, one_credential=one_credential
+            )
             if not (poisoned and len(everything) > 1):
                 self._record(everything, answer)
                 return
@@ -274,24 +286,31 @@ class _Call:
 
     def _set_time(self, indexes: Sequence[int]) -> None:
         """How long the next call may take: the handler's time limit, or until a deadline before that."""
-        seconds = self._timeout_s
-        timeout = Retry(reason=f"timeout: one call took longer than {seconds:g} s")
-        too_late: dict[int, Outcome] = dict.fromkeys(indexes, timeout)
-        deadlines = {i: d for i in indexes if (d := self._messages[i].deadline) is not None}
-        if deadlines and self._context.desk is not None:
-            first = min(deadlines.values())
-            left = (to_epoch_ms(first) - self._context.desk.clock.now()) / 1000
+        seconds, self._deadline = self._timeout_s, None
+        desk = self._context.desk
+        if self._has_deadlines and desk is not None:
+            deadlines = [d for index in indexes if (d := self._messages[index].deadline) is not None]
+            first = min(deadlines, default=None)
+            left = math.inf if first is None else (to_epoch_ms(first) - desk.clock.now()) / 1000
             if left < seconds:
-                seconds = max(0.0, left)
-                too_late = {i: Bury("deadline") for i, deadline in deadlines.items() if deadline == first}
-        self.ends, self.too_late = time.monotonic() + seconds, too_late
+                seconds, self._deadline = max(0.0, left), first
+        self.ends = time.monotonic() + seconds
+
+    @property
+    def too_late(self) -> dict[int, Outcome]:
+        """What becomes of the present call when its time is over; of messages that are not here, nothing."""
+        if self._deadline is None:
+            timeout = Failed(TIMED_OUT, f"timeout: one call took longer than {self._timeout_s:g} s")
+            return dict.fromkeys(self._current, timeout)
+        late = [index for index in self._current if self._messages[index].deadline == self._deadline]
+        return dict.fromkeys(late, Bury("deadline"))
 
     def next_deadline_s(self) -> float:
         """Seconds until the next deadline of a message of this batch: then it is worth looking again."""
         desk = self._context.desk
-        deadlines = [to_epoch_ms(m.deadline) for m in self._messages if m.deadline is not None]
-        if desk is None or not deadlines:
+        if desk is None or not self._has_deadlines:
             return math.inf
+        deadlines = [to_epoch_ms(m.deadline) for m in self._messages if m.deadline is not None]
         now = desk.clock.now()
         return min(((d - now) / 1000 for d in deadlines if d > now), default=math.inf)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from reverie.backends.moves import Claim
+from reverie.dispatch.answers import Failed
+from reverie.dispatch.failures import Failure
 from reverie.effect import Effect
 from reverie.message import Message
 from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
@@ -58,6 +60,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     effects: tuple[Effect, ...] = ()
     follow_ups: tuple[Message, ...] = ()
+    failure: Failure | None = None
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
@@ -92,7 +95,8 @@ def frame(value: msgspec.Struct) -> bytes:
 def handler_fields(handler: Handler) -> dict[str, Any]:
     """What the other process must know of a handler beside its function."""
     names = [field.name for field in dataclasses.fields(handler)]
-    return {name: getattr(handler, name) for name in names if name != "function"}
+    known = {name: getattr(handler, name) for name in names if name != "function"}
+    return known | {"credential": handler.label}  # the worker looks after those
 
 
 def pack(outcome: Outcome) -> Answer:
@@ -110,6 +114,8 @@ def unpack(answer: Answer) -> Outcome:
     match answer.kind:
         case "done":
             return Done(effects=answer.effects, follow_ups=answer.follow_ups)
+        case "retry" if answer.failure is not None:
+            return Failed(answer.failure, answer.reason or "")
         case "retry":
             return Retry(after=answer.after, reason=answer.reason)
         case "snooze":
@@ -128,6 +134,8 @@ def _answer(outcome: Outcome) -> Answer:
                 if not isinstance(effect, Effect):  # a dictionary would pass for one
                     raise TypeError(f"{type(effect).__name__} is no effect")
             return Answer("done", effects=effects, follow_ups=tuple(outcome.follow_ups))
+        case Failed():
+            return Answer("retry", reason=_text(outcome.reason), failure=outcome.failure)
         case Retry():
             return Answer("retry", after=_seconds(outcome.after), reason=_text(outcome.reason))
         case Snooze():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.clock import to_epoch_ms
+from reverie.dispatch.answers import TIMED_OUT, Failed
 from reverie.dispatch.child_process import ChildProcess, describe_exit
 from reverie.dispatch.parcels import (
     HEADER,
@@ -320,7 +321,7 @@ class _Process:
         elif not give_up.is_set():
             limit = progress.limit_s(task.timeout_s)
             what = "one call took longer than" if progress.called else "its process was not ready after"
-            progress.conclude(Retry(reason=f"timeout: {what} {limit:g} s"), progress.current)
+            progress.conclude(Failed(TIMED_OUT, f"timeout: {what} {limit:g} s"), progress.current)
 
 
 def _deadlines(batch: Batch, context: Context) -> list[float]:

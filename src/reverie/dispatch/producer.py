@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reverie.dispatch.service import LoopService
 from reverie.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from reverie.backends.interface import Queue
     from reverie.backends.moves import Claim, ClaimRequest
+    from reverie.dispatch.pauses import Pauses
 
 __all__ = ["Producer"]
 
@@ -27,12 +28,17 @@ class Producer(LoopService):
         queue: Queue,
         request: Callable[[], ClaimRequest],
         take: Callable[[Sequence[Claim]], None],
+        pauses: Pauses,
     ) -> None:
-        """`request` says what there is room for now; `take` is given what was claimed."""
+        """`request` says what there is room for now; `take` is given what was claimed.
+
+        It looks again when one of the `pauses` ends.
+        """
         super().__init__()
         self._queue = queue
         self._request = request
         self._take = take
+        self._pauses = pauses
         self._room = asyncio.Event()
 
     def room(self) -> None:
@@ -41,11 +47,15 @@ class Producer(LoopService):
 
     async def _turn(self) -> None:
         self._room.clear()
+        pause_ends = self._pauses.next_end()  # known before, lest one ends while the queue is asked
         request = self._request()
-        if not request.wants:
-            await self._until_stopped(self._room.wait())
-        elif claims := await self._queue.claim(request):
+        if request.wants and (claims := await self._queue.claim(request)):
             failpoint("after_claim")
             self._take(claims)
-        else:
-            await self._until_stopped(self._queue.wait(tuple(request.wants), None), self._room.wait())
+            return
+        waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
+        if request.wants:
+            waits.append(self._queue.wait(tuple(request.wants), None))
+        if pause_ends is not None:
+            waits.append(self._pauses.wait(pause_ends))
+        await self._until_stopped(*waits)

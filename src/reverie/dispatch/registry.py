@@ -17,6 +17,8 @@ from reverie.message import LABEL_LEVELS, Level
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from reverie.message import Message
+
 __all__ = ["Handler", "Orchestrator", "Registry", "label_options"]
 
 
@@ -36,6 +38,8 @@ class Handler:
     batch: int
     timeout_s: float
     max_attempts: int
+    credential: str | Callable[[Message], str]
+    """The name of the credential that its messages use, or how to tell it from a message."""
 
     @property
     def import_path(self) -> str | None:
@@ -86,6 +90,7 @@ class Registry:
         *,
         batch: bool = False,
         options: LabelSettings | None = None,
+        credential_of: Callable[[Message], str] | None = None,
     ) -> Handler:
         """Let `function`, or what is found at the import path, handle `label`; a later one replaces it.
 
@@ -118,6 +123,7 @@ class Registry:
             batch=chosen.batch or worker.batch,
             timeout_s=chosen.timeout_s or worker.timeout_s,
             max_attempts=chosen.max_attempts or worker.max_attempts,
+            credential=chosen.credential or credential_of or label,
         )
         self._handlers[label] = handler
         self._orchestrate(label, chosen)

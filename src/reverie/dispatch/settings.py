@@ -24,6 +24,9 @@ class LabelSettings(BaseModel):
     timeout_s: float | None = Field(None, gt=0, description="seconds that one handler call may take")
     max_attempts: int | None = Field(None, ge=1, description="runs in all before a message is buried")
     min_idle_ms: int | None = Field(None, ge=0, description="least milliseconds between two runs of a lane")
+    credential: str | None = Field(
+        None, min_length=1, description="name of the credential it uses; labels are paused by it"
+    )
 
 
 class WorkerSettings(BaseModel):
@@ -54,3 +57,10 @@ class WorkerSettings(BaseModel):
     max_attempts: int = Field(3, ge=1, description="runs in all before a message is buried")
     backoff_s: float = Field(1, gt=0, description="seconds of the first backoff; it doubles each time")
     max_backoff_s: float = Field(300, gt=0, description="seconds that a backoff is at most")
+    pause_s: float = Field(
+        30, gt=0, description="seconds of the first pause after a quota or a refused credential; it doubles"
+    )
+    max_pause_s: float = Field(3600, gt=0, description="seconds that such a pause is at most")
+    bug_alert_s: float = Field(
+        60, ge=0, description="seconds between two alerts about the same kind of bug of a label"
+    )

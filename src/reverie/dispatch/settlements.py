@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.moves import Move, Settlement
+from reverie.dispatch.answers import Failed
 from reverie.effect import Effect
 from reverie.errors import InvalidMessageError
+from reverie.failures import FailureKind
 from reverie.message import MessageLimits, check_message, derived_id, level_of
-from reverie.outcome import Cancel, Died, Done, Retry, Snooze
+from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from reverie.outcome import Outcome
 
 __all__ = ["Backoff", "SettlementPolicy"]
+
+
+MOVES = {Cancel: Move.CANCEL, Bury: Move.BURY, Died: Move.LOSE}
+"""Outcomes that end a run as they are."""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,8 @@ class SettlementPolicy:
     limits: MessageLimits = field(default_factory=MessageLimits)
     level_of: Callable[[str], int] = level_of
     """The level of a follow-up's label."""
+    on_bug: Callable[[str, str, str], None] = lambda *_: None
+    """Hears of every failure of class bug: its label, its cause, and the whole reason."""
 
     def settlements(self, batch: Batch, outcomes: Sequence[Outcome | None]) -> list[Settlement]:
         """One for each claim. After one that comes again, the rest of its lane goes back unsettled."""
@@ -62,45 +70,70 @@ class SettlementPolicy:
         return settlements
 
     def failed(
-        self, claim: Claim, max_attempts: int, reason: str | None, after: float | None = None
+        self,
+        claim: Claim,
+        max_attempts: int,
+        reason: str | None,
+        *,
+        after: float | None = None,
+        at_least: float | None = None,
     ) -> Settlement:
-        """A run that failed: again after a backoff, or buried if that was the last attempt."""
+        """A run that failed: again after a backoff, or buried if that was the last attempt.
+
+        `after` takes the place of the backoff. `at_least` is before it: those who were told to come back at
+        the same moment come back one by one.
+        """
         reason = _text(reason)
         attempts = claim.message.attempts + 1
         if attempts >= max_attempts:
             return Settlement(claim=claim, move=Move.BURY, error=reason or "no attempts left")
         delay_ms = self.backoff.delay_ms(attempts) if after is None else _delay_ms(after)
+        delay_ms += _delay_ms(at_least or 0)
         return Settlement(claim=claim, move=Move.RETRY, delay_ms=delay_ms, error=reason)
 
     def _settlement(self, claim: Claim, outcome: Outcome, max_attempts: int) -> Settlement:
+        try:
+            return self._meaning(claim, outcome, max_attempts)
+        except InvalidMessageError as error:
+            reason = f"bug: a follow-up was refused: {error}"
+        except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
+            reason = f"bug: the handler's answer cannot be kept: {error!r}"
+        self.on_bug(claim.message.label, "answer", reason)
+        return self.failed(claim, max_attempts, reason)
+
+    def _meaning(self, claim: Claim, outcome: Outcome, max_attempts: int) -> Settlement:
         match outcome:
             case Done():
-                return self._done(claim, outcome, max_attempts)
+                return self._done(claim, outcome)
+            case Failed():
+                return self._failed(claim, outcome, max_attempts)
             case Retry():
-                return self.failed(claim, max_attempts, outcome.reason, outcome.after)
-            case Died():
-                return Settlement(claim=claim, move=Move.LOSE, attempt=False, error=_text(outcome.reason))
+                return self.failed(claim, max_attempts, outcome.reason, after=outcome.after)
             case Snooze():
-                return Settlement(
-                    claim=claim, move=Move.RELEASE, attempt=False, delay_ms=_delay_ms(outcome.after)
-                )
-            case Cancel():
-                return Settlement(claim=claim, move=Move.CANCEL)
+                return _handed_back(claim, outcome.after, outcome.reason)
             case _:
-                return Settlement(claim=claim, move=Move.BURY, error=_text(outcome.reason))
+                return Settlement(
+                    claim=claim,
+                    move=MOVES[type(outcome)],
+                    attempt=not isinstance(outcome, Died),
+                    error=_text(outcome.reason),
+                )
 
-    def _done(self, claim: Claim, outcome: Done, max_attempts: int) -> Settlement:
-        try:
-            effects = tuple(outcome.effects)
-            for effect in effects:
-                _check_effect(effect)
-            follow_ups = tuple(self._child(claim.message, n, m) for n, m in enumerate(outcome.follow_ups))
-            for message in follow_ups:
-                check_message(message, self.limits)
-        except InvalidMessageError as error:
-            return self.failed(claim, max_attempts, f"bug: a follow-up was refused: {error}")
-        except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
-            return self.failed(claim, max_attempts, f"bug: the handler's answer cannot be kept: {error!r}")
+    def _failed(self, claim: Claim, outcome: Failed, max_attempts: int) -> Settlement:
+        failure = outcome.failure
+        if failure.kind in {FailureKind.QUOTA, FailureKind.CREDENTIALS}:
+            return _handed_back(claim, failure.retry_after_s or self.backoff.longest_s, outcome.reason)
+        if failure.kind is FailureKind.BUG:
+            self.on_bug(claim.message.label, failure.cause, outcome.reason or "")
+        return self.failed(claim, max_attempts, outcome.reason, at_least=failure.retry_after_s)
+
+    def _done(self, claim: Claim, outcome: Done) -> Settlement:
+        effects = tuple(outcome.effects)
+        for effect in effects:
+            _check_effect(effect)
+        follow_ups = tuple(self._child(claim.message, n, m) for n, m in enumerate(outcome.follow_ups))
+        for message in follow_ups:
+            check_message(message, self.limits)
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
     def _child(self, parent: Message, index: int, message: Message) -> Message:
@@ -116,6 +149,13 @@ class SettlementPolicy:
 
 LONGEST_DELAY_MS = 10 * 365 * 24 * 3600 * 1000
 """Ten years: a handler that asks for more does not mean it."""
+
+
+def _handed_back(claim: Claim, after: float, reason: str | None) -> Settlement:
+    """Back without an attempt, to rest; whoever looks sees why."""
+    return Settlement(
+        claim=claim, move=Move.RELEASE, attempt=False, delay_ms=_delay_ms(after), error=_text(reason)
+    )
 
 
 def _delay_ms(seconds: float) -> int:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from reverie.backends.moves import Want
+    from reverie.dispatch.pauses import Pauses
     from reverie.dispatch.registry import Handler, Registry
     from reverie.dispatch.settings import WorkerSettings
 
@@ -28,9 +29,10 @@ WEIGHTS = {1: 16, 2: 4, 3: 1}
 class Slots:
     """The slots of one worker."""
 
-    def __init__(self, registry: Registry, settings: WorkerSettings) -> None:
+    def __init__(self, registry: Registry, settings: WorkerSettings, pauses: Pauses) -> None:
         self._registry = registry
         self._settings = settings
+        self._pauses = pauses
         self._active: Counter[str] = Counter()
         self._credit: Counter[int] = Counter()
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
@@ -63,8 +65,11 @@ class Slots:
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
         """By label; those of which least is running come first."""
         orchestrator = self._registry.orchestrator
-        return {
-            handler.label: want_of(
+        wants = {}
+        for handler in sorted(handlers, key=lambda handler: self._active[handler.label]):
+            if self.free(handler) <= 0:
+                continue
+            want = want_of(
                 handler,
                 self.free(handler),
                 self.paces[handler.label],
@@ -72,9 +77,9 @@ class Slots:
                 min_idle_ms=orchestrator.min_idle_ms(handler.label),
                 level=orchestrator.level(handler.label),
             )
-            for handler in sorted(handlers, key=lambda handler: self._active[handler.label])
-            if self.free(handler) > 0
-        }
+            if (narrowed := self._pauses.narrow(handler, want)) is not None:
+                wants[handler.label] = narrowed
+        return wants
 
     def _rooms(self, free: int, levels: set[int]) -> dict[int, LevelRoom]:
         unused = self._unused_reserves()

@@ -7,15 +7,17 @@ import itertools
 import os
 import secrets
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
 from reverie.dispatch.batches import form_batches
+from reverie.dispatch.breaker import Breaker, rules_of
 from reverie.dispatch.canceller import Canceller
 from reverie.dispatch.context import Context, Desk
 from reverie.dispatch.executor import Batch
 from reverie.dispatch.executors import Executors
+from reverie.dispatch.middleware import chain, logged, paced, read_outcomes
+from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.producer import Producer
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
     from reverie.clock import Clock
+    from reverie.dispatch.middleware import Middleware, Outcomes
     from reverie.dispatch.registry import Handler, Registry
     from reverie.dispatch.settings import WorkerSettings
     from reverie.dispatch.settlements import SettlementPolicy
@@ -52,9 +55,13 @@ class Worker:
         policy: SettlementPolicy,
         settings: WorkerSettings,
         clock: Clock,
+        middleware: Sequence[Middleware] = (),
         on_settled: Callable[[Sequence[Key]], None] = lambda _: None,
     ) -> None:
-        """Nothing runs until `start`; `on_settled` hears of every message that something has happened to."""
+        """Nothing runs until `start`; `on_settled` hears of every message that something has happened to.
+
+        `middleware` stands around every run, outside of the worker's own.
+        """
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._backend = backend
         self._registry = registry
@@ -66,7 +73,8 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[tuple[Key, str], Claim] = {}
         self._cancelled: set[Key] = set()
-        self._slots = Slots(registry, settings)
+        self._pauses = Pauses(clock)
+        self._slots = Slots(registry, settings, self._pauses)
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._batch_ids = itertools.count(1)
         self.exhausted = asyncio.Event()
@@ -76,7 +84,9 @@ class Worker:
             on_too_many=self.exhausted.set,
             on_fewer=self.more_room,
         )
-        self._producer = Producer(backend.queue, self.request, self.take)
+        self._breaker = Breaker(backend.shared, self._pauses, rules_of(settings))
+        self.use(middleware)
+        self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
         self._settler = Settler(backend, store, policy, self._settled)
         self._timekeeper = Timekeeper(backend, store, self._announce)
         self._renewer = Renewer(
@@ -161,24 +171,22 @@ class Worker:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._producer.room)
 
+    def use(self, middleware: Sequence[Middleware]) -> None:
+        """Let these stand around every run that begins from now on, the first outermost."""
+        own = (logged, self._breaker, paced(self._slots.paces.__getitem__))
+        self._chain = chain((*middleware, *own), self._execute)
+
     async def _run(self, batch: Batch) -> None:
-        handler = batch.handler
         try:
-            began = time.monotonic()
-            outcomes = await self._executor.run(batch, self._context(handler), handler.timeout_s)
-            ran = sum(outcome is not None for outcome in outcomes)
-            self._slots.paces[handler.label].observe(max(1, ran), time.monotonic() - began)
-            settlements = self._policy.settlements(batch, outcomes)
-        except Exception as error:
-            log.exception("batch.failed", label=handler.label)
-            failed = self._policy.failed
-            settlements = [failed(claim, handler.max_attempts, repr(error)) for claim in batch.claims]
-        try:
-            self._settler.put(settlements)
+            outcomes = await read_outcomes(batch, self._chain)
+            self._settler.put(self._policy.settlements(batch, outcomes))
         finally:
-            self._slots.give_back(handler.label)
+            self._slots.give_back(batch.label)
             del self._batches[batch.batch_id]
             self._producer.room()
+
+    async def _execute(self, batch: Batch) -> Outcomes:
+        return await self._executor.run(batch, self._context(batch.handler), batch.handler.timeout_s)
 
     def _context(self, handler: Handler) -> Context:
         desk = Desk(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reverie.backends.interface import Capabilities
 from reverie.backends.memory.queue import MemoryQueue
+from reverie.backends.memory.shared import MemorySharedState
 from reverie.backends.memory.state import State
 from reverie.backends.memory.views import MemoryViews
 from reverie.backends.moves import QueueLimits
@@ -30,6 +31,7 @@ class MemoryBackend:
         state = State(clock, limits or QueueLimits())
         self.queue = MemoryQueue(state)
         self.views = MemoryViews(state)
+        self.shared = MemorySharedState(clock)
 
     async def open(self) -> None:
         """Nothing to connect to."""

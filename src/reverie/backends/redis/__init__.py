@@ -1,6 +1,7 @@
 """Messages wait on a Redis or Valkey server: any number of instances share it.
 
-`queue.py` has the moves, `lua/` their functions on the server, `keys.py` the names of the keys.
+`queue.py` has the moves, `shared.py` what workers share, `lua/` their functions on the server, `keys.py`
+the names of the keys.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, DEFAULT_STATUS_PREFIX, Keys
 from reverie.backends.redis.library import Library
 from reverie.backends.redis.queue import RedisQueue
+from reverie.backends.redis.shared import RedisSharedState
 from reverie.backends.redis.views import RedisViews
 
 __all__ = ["RedisBackend", "UnsafeServerError"]
@@ -49,6 +51,7 @@ class RedisBackend:
         self._durability_assumed = durability_assumed
         self.queue = RedisQueue(self._connections, self._library, keys, limits or QueueLimits())
         self.views = RedisViews(self._connections, self._library, keys)
+        self.shared = RedisSharedState(self._library)
         self.capabilities = Capabilities(applies_effects=False, durability="none")
         """The durability is known when the backend is open."""
 

@@ -12,6 +12,7 @@
 | `{prefix}:dead` | hash: the bodies of dead letters |
 | `{prefix}:seq`, `{prefix}:horizon` | the number of the last message; the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
+| `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |

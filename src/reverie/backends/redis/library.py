@@ -22,7 +22,7 @@ __all__ = ["LIBRARY", "Library", "library_source"]
 
 VERSION = 1
 LIBRARY = f"reverie_v{VERSION}"
-FILES = ("base", "lanes", "items", "submit", "claim", "settle", "advance", "look")
+FILES = ("base", "lanes", "items", "submit", "claim", "settle", "advance", "look", "shared")
 """The parts of the library, each of which may use those before it."""
 
 

@@ -1,7 +1,8 @@
 """Messages wait in an SQLite file: the embedded default.
 
 `queue.py` has the moves. Each is one transaction (`step.py`); what it does in there stands in a file of its
-name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`.
+name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`. `shared.py` is what
+workers share.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from reverie.backends.interface import Capabilities
 from reverie.backends.moves import QueueLimits
 from reverie.backends.sqlite.queue import SqliteQueue
+from reverie.backends.sqlite.shared import SqliteSharedState
 from reverie.backends.sqlite.views import SqliteViews
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class SqliteBackend:
         self._database = database
         self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
         self.views = SqliteViews(database, clock)
+        self.shared = SqliteSharedState(database, clock)
         self.capabilities = Capabilities(
             applies_effects=apply_effects is not None, durability=database.durability
         )

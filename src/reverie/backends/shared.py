@@ -1,0 +1,343 @@
+"""What all workers share about one thing they call: how much at once, and whether at all.
+
+Pure state machines; each backend keeps the state of a key and moves it in one atomic step. A **breaker**
+stands in front: closed, open until a moment, then half-open, which lets one probe through. Behind it stands a
+**limiter** that learns: it allows `max_concurrency` until the first rate limit, few calls after it, one more
+for each round of calls that succeed, twice as many after each quiet minute, until it is gone again. Permits
+have leases, so that those of a worker that died come back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Step = Callable[["State", int], tuple["State", "Grant"]]
+    """From a state and the time to the next state and an answer."""
+
+__all__ = [
+    "BREAKER_ONLY",
+    "DEFAULT_RULES",
+    "LEASE_MS",
+    "BreakerRules",
+    "Grant",
+    "LimiterRules",
+    "Permit",
+    "Rules",
+    "SharedMachine",
+    "Signal",
+    "SignalKind",
+    "State",
+    "acquire",
+    "is_blank",
+    "report",
+]
+
+LEASE_MS = 60_000
+"""How long a permit holds unless someone says otherwise; default a minute."""
+PROBE = "probe-"
+"""How the permit of a probe begins: it is known for one even when its lease is over."""
+
+
+class LimiterRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How many calls run at once."""
+
+    max_concurrency: int = 50
+    """Calls at once while there is no other limit; default 50."""
+    first_limit: int = 10
+    """Calls at once after the first rate limit; default 10. Each further one halves it, down to one."""
+    quiet_ms: int = 60_000
+    """The limit doubles each time that so many milliseconds pass without a rate limit; default a minute."""
+
+
+class BreakerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """When nothing is called at all."""
+
+    failures: int = 3
+    """Failures in a row that open the breaker; default 3."""
+    pause_ms: int = 30_000
+    """Milliseconds until a probe; default 30 s. It doubles while a quota or a credential stays refused …"""
+    max_pause_ms: int = 3_600_000
+    """… up to this many milliseconds; default an hour."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one key."""
+
+    breaker: BreakerRules = BreakerRules()
+    limiter: LimiterRules | None = LimiterRules()
+    """None: as many at once as anyone likes."""
+    max_retry_after_ms: int = 24 * 3_600_000
+    """A Retry-After is heeded up to so many milliseconds; default a day."""
+    look_again_ms: int = 1_000
+    """Whoever waits for another's permit or probe is told to ask again after so many milliseconds."""
+    forget_ms: int = 24 * 3_600_000
+    """A state that nobody has touched so long after its last moment is forgotten; default a day."""
+
+
+DEFAULT_RULES = Rules()
+BREAKER_ONLY = Rules(limiter=None)
+
+
+class SignalKind(StrEnum):
+    """What became of a call."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    RATE_LIMITED = "rate_limited"
+    QUOTA = "quota"
+    """No quota is left, or the credential is refused."""
+    RELEASE = "release"
+    """It was not made, or says nothing about the other side."""
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """What a worker reports of a call."""
+
+    kind: SignalKind
+    retry_after_ms: int | None = None
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """How many calls may be made now."""
+
+    now: int
+    """The moment of this answer, on the backend's clock."""
+    granted: int = 0
+    permit: str = ""
+    """To be named in the report. Empty when there is nothing to give back: nobody counts these calls."""
+    retry_at: int | None = None
+    """When nothing is granted: the moment from which it is worth asking again."""
+
+    @property
+    def wait_ms(self) -> int:
+        """Milliseconds from this answer until it is worth asking again."""
+        return 0 if self.retry_at is None else max(0, self.retry_at - self.now)
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the one call that this allows decides about all others."""
+        return self.permit.startswith(PROBE)
+
+
+class Permit(msgspec.Struct, frozen=True, array_like=True):
+    """Calls under way."""
+
+    calls: int
+    since: int
+    until: int
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that is known about one key. The default is: nothing is wrong."""
+
+    permits: dict[str, Permit] = {}
+    failures: int = 0
+    """Failures since the last success."""
+    open_until: int | None = None
+    """The breaker: None is closed; from this moment on it is half-open."""
+    pause_ms: int = 0
+    """The last pause of an open breaker."""
+    limit: int | None = None
+    """The limiter: None is no limit but `max_concurrency`."""
+    successes: int = 0
+    """Since the limit last grew."""
+    lowered_at: int = 0
+    limited_at: int = 0
+    """The last rate limit, or the last doubling after it."""
+    not_before: int = 0
+    """The end of the last Retry-After."""
+    forget_at: int = 0
+    """From then on this is as good as the default."""
+
+
+def acquire(
+    state: State, now: int, permit: str, *, n: int, lease_ms: int, rules: Rules
+) -> tuple[State, Grant]:
+    """Ask for `n` calls under the name `permit`; fewer, or none, may be granted."""
+    state = _as_of(state, now, rules)
+    probing = _probing(state)
+    if state.not_before > now:
+        return state, Grant(now=now, retry_at=state.not_before)
+    if state.open_until is not None:
+        if state.open_until > now:
+            return state, Grant(now=now, retry_at=state.open_until)
+        if probing:
+            return state, Grant(now=now, retry_at=min(*probing, now + rules.look_again_ms))
+        n, permit = min(n, 1), PROBE + permit
+    elif rules.limiter is None:
+        return state, Grant(now=now, granted=n)
+    granted = n
+    if rules.limiter is not None:
+        room = _limit(state, rules.limiter) - sum(known.calls for known in state.permits.values())
+        granted = min(n, room)
+    if granted <= 0:
+        return state, Grant(now=now, retry_at=now + rules.look_again_ms)
+    permits = {**state.permits, permit: Permit(granted, now, now + lease_ms)}
+    state = msgspec.structs.replace(state, permits=permits)
+    return _dated(state, now, rules), Grant(now=now, granted=granted, permit=permit)
+
+
+def report(state: State, now: int, permit: str, signal: Signal, rules: Rules) -> tuple[State, Grant]:
+    """Take in what became of a call, with or without a permit; the answer says how things stand now."""
+    state = _as_of(state, now, rules)
+    call = _Call(permit, state.permits.get(permit))
+    if call.known is not None:
+        rest = {name: other for name, other in state.permits.items() if name != permit}
+        state = msgspec.structs.replace(state, permits=rest)
+    match signal.kind:
+        case SignalKind.SUCCESS:
+            state = _succeeded(state, call, rules)
+        case SignalKind.FAILURE:
+            state = _failed(state, now, call, rules.breaker)
+        case SignalKind.RATE_LIMITED:
+            state = _rate_limited(state, now, call, signal, rules)
+        case SignalKind.QUOTA:
+            state = _refused(state, now, call, signal, rules.breaker)
+        case SignalKind.RELEASE:
+            pass
+    moments = [moment for moment in (state.open_until, state.not_before) if moment and moment > now]
+    if not moments and state.open_until is not None and (probing := _probing(state)):
+        moments = [min(*probing, now + rules.look_again_ms)]
+    return _dated(state, now, rules), Grant(now=now, retry_at=max(moments, default=None))
+
+
+class SharedMachine:
+    """`reverie.backends.interface.SharedState`, but for where the states are kept."""
+
+    async def acquire(
+        self, key: str, n: int = 1, lease_ms: int = LEASE_MS, rules: Rules = DEFAULT_RULES
+    ) -> Grant:
+        """See `SharedState.acquire`."""
+        permit = secrets.token_hex(8)
+        return await self._move(
+            key, lambda state, now: acquire(state, now, permit, n=n, lease_ms=lease_ms, rules=rules)
+        )
+
+    async def report(self, key: str, permit: str, signal: Signal, rules: Rules = DEFAULT_RULES) -> Grant:
+        """See `SharedState.report`."""
+        return await self._move(key, lambda state, now: report(state, now, permit, signal, rules))
+
+    async def _move(self, key: str, step: Step) -> Grant:
+        """Read the state of a key, take the step, keep what comes of it: in one atomic step."""
+        raise NotImplementedError
+
+
+def is_blank(state: State) -> bool:
+    """Whether a state says nothing, so that it need not be kept."""
+    return msgspec.structs.replace(state, forget_at=0) == State()
+
+
+class _Call(NamedTuple):
+    """The call that a report is about; `known` if its permit still holds."""
+
+    permit: str
+    known: Permit | None
+
+    @property
+    def probed(self) -> bool:
+        """Whether it was made as a probe, if long ago."""
+        return self.permit.startswith(PROBE)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the breaker waits for just this call."""
+        return self.probed and self.known is not None
+
+
+def _as_of(state: State, now: int, rules: Rules) -> State:
+    """The state after what time alone has done: leases over, limit doubled, all forgotten."""
+    if state.forget_at <= now:
+        return State()
+    permits = {name: known for name, known in state.permits.items() if known.until > now}
+    state = msgspec.structs.replace(state, permits=permits)
+    while state.limit is not None and rules.limiter and state.limited_at + rules.limiter.quiet_ms <= now:
+        limited_at = state.limited_at + rules.limiter.quiet_ms
+        state = msgspec.structs.replace(state, limited_at=limited_at)
+        state = _limited(state, state.limit * 2, rules.limiter)  # type: ignore[operator]  # it is not None
+    return state
+
+
+def _probing(state: State) -> list[int]:
+    """The end of the lease of the probe, if one is under way."""
+    return [known.until for name, known in state.permits.items() if name.startswith(PROBE)]
+
+
+def _limit(state: State, rules: LimiterRules) -> int:
+    return rules.max_concurrency if state.limit is None else min(state.limit, rules.max_concurrency)
+
+
+def _limited(state: State, limit: int, rules: LimiterRules) -> State:
+    """The state under another limit; one that limits nothing is none."""
+    if limit >= rules.max_concurrency:
+        return msgspec.structs.replace(state, limit=None, successes=0, lowered_at=0, limited_at=0)
+    return msgspec.structs.replace(state, limit=limit, successes=0)
+
+
+def _closed(state: State) -> State:
+    return msgspec.structs.replace(state, failures=0, open_until=None, pause_ms=0)
+
+
+def _succeeded(state: State, call: _Call, rules: Rules) -> State:
+    # Of what began before the breaker opened, the success is old news; that of a late probe is not.
+    if state.open_until is None or call.probed:
+        state = _closed(state)
+    if state.limit is not None and rules.limiter is not None:
+        successes = state.successes + (call.known.calls if call.known else 1)
+        if successes >= state.limit:
+            return _limited(state, state.limit + 1, rules.limiter)
+        return msgspec.structs.replace(state, successes=successes)
+    return state
+
+
+def _failed(state: State, now: int, call: _Call, rules: BreakerRules) -> State:
+    if state.open_until is None:
+        state = msgspec.structs.replace(state, failures=state.failures + 1)
+        if state.failures < rules.failures:
+            return state
+    elif not call.decides:
+        return state
+    pause_ms = state.pause_ms or rules.pause_ms
+    return msgspec.structs.replace(state, pause_ms=pause_ms, open_until=now + pause_ms)
+
+
+def _refused(state: State, now: int, call: _Call, signal: Signal, rules: BreakerRules) -> State:
+    asked = min(signal.retry_after_ms or 0, rules.max_pause_ms)
+    if state.open_until is None:
+        pause_ms = rules.pause_ms
+    elif call.decides or (state.open_until <= now and not _probing(state)):
+        pause_ms = min(state.pause_ms * 2, rules.max_pause_ms)
+    else:  # one of many that found out at the same time
+        return msgspec.structs.replace(state, open_until=max(state.open_until, now + asked))
+    return msgspec.structs.replace(state, pause_ms=pause_ms, open_until=now + max(pause_ms, asked))
+
+
+def _rate_limited(state: State, now: int, call: _Call, signal: Signal, rules: Rules) -> State:
+    if call.probed:
+        state = _closed(state)  # whoever counts our calls is there and knows us
+    asked = min(signal.retry_after_ms or 0, rules.max_retry_after_ms)
+    state = msgspec.structs.replace(state, not_before=max(state.not_before, now + asked))
+    if rules.limiter is None:
+        return state
+    state = msgspec.structs.replace(state, limited_at=now)
+    if state.limit is None:
+        limit = min(rules.limiter.first_limit, max(1, rules.limiter.max_concurrency - 1))
+    elif call.known is not None and call.known.since > state.lowered_at:
+        limit = max(1, state.limit // 2)
+    else:
+        return state  # it began under the old limit: one burst lowers the limit once
+    return msgspec.structs.replace(state, limit=limit, successes=0, lowered_at=now)
+
+
+def _dated(state: State, now: int, rules: Rules) -> State:
+    """The state with the moment at which it means nothing any more."""
+    moments = [known.until for known in state.permits.values()]
+    last = max(now, state.open_until or 0, state.not_before, *moments)
+    not_before = state.not_before if state.not_before > now else 0
+    return msgspec.structs.replace(state, not_before=not_before, forget_at=last + rules.forget_ms)

@@ -1,0 +1,86 @@
+"""What stands around every run: a chain of small functions, each of which does one thing.
+
+A middleware is given the batch and the rest of the chain, and answers with the outcomes. It may look at them,
+change them, run fewer messages than it was given, or none at all.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from reverie.dispatch.answers import read_answer
+from reverie.logs import get_logger
+from reverie.outcome import Died
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from reverie.dispatch.batches import Pace
+    from reverie.dispatch.executor import Batch
+    from reverie.outcome import Outcome
+
+    Outcomes = list[Outcome | None]
+    """One for each message of a batch, in their order; None: not run, hand it back."""
+    Proceed = Callable[[Batch], Awaitable[Outcomes]]
+
+__all__ = ["Middleware", "chain", "logged", "paced", "read_outcomes"]
+
+log = get_logger(__name__)
+
+
+class Middleware(Protocol):
+    """One thing that is done around every run."""
+
+    async def __call__(self, batch: Batch, proceed: Proceed, /) -> Outcomes:
+        """Run `batch` by `await proceed(batch)`, or part of it, and answer one outcome for each message."""
+        ...
+
+
+def chain(middleware: Sequence[Middleware], run: Proceed) -> Proceed:
+    """One function of all: the first stands outermost, `run` at the end does the work."""
+    for one in reversed(middleware):
+        run = _link(one, run)
+    return run
+
+
+def _link(middleware: Middleware, proceed: Proceed) -> Proceed:
+    async def run(batch: Batch) -> Outcomes:
+        return await middleware(batch, proceed)
+
+    return run
+
+
+async def read_outcomes(batch: Batch, run: Proceed) -> Outcomes:
+    """What a chain answers for a batch, whatever it does: a middleware that fails is a failed run."""
+    try:
+        answers = list(await run(batch))
+    except Exception as error:
+        log.exception("middleware.failed", label=batch.label)
+        return [read_answer(error)] * len(batch.claims)
+    if len(answers) != len(batch.claims):
+        wrong = f"a middleware answered {len(answers)} outcomes for {len(batch.claims)} messages"
+        return [read_answer(TypeError(wrong))] * len(batch.claims)
+    return [a if a is None or isinstance(a, Died) else read_answer(a) for a in answers]
+
+
+async def logged(batch: Batch, proceed: Proceed) -> Outcomes:
+    """Log lines at the start and at the end of a run, for those who turn on debugging."""
+    log.debug("run.started", label=batch.label, batch=batch.batch_id, messages=len(batch.claims))
+    outcomes = await proceed(batch)
+    words = ["handed back" if outcome is None else type(outcome).__name__ for outcome in outcomes]
+    log.debug("run.finished", label=batch.label, batch=batch.batch_id, outcomes=words)
+    return outcomes
+
+
+def paced(pace_of: Callable[[str], Pace]) -> Middleware:
+    """Observes how long a label's messages take, so that slots are filled to measure."""
+
+    async def observe(batch: Batch, proceed: Proceed) -> Outcomes:
+        began = time.monotonic()
+        outcomes = await proceed(batch)
+        ran = sum(outcome is not None for outcome in outcomes)
+        pace_of(batch.label).observe(max(1, ran), time.monotonic() - began)
+        return outcomes
+
+    return observe

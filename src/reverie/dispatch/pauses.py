@@ -1,0 +1,78 @@
+"""What this worker knows of credentials that are refused, so that it does not claim what it could not run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from reverie.backends.moves import Want
+    from reverie.clock import Clock
+    from reverie.dispatch.registry import Handler
+
+__all__ = ["Pauses"]
+
+MOST_CREDENTIALS = 10_000
+"""Refused credentials that are remembered for a label; of more, the oldest are learnt again."""
+
+
+class Pauses:
+    """Until when which credential of which label is not to be used, on this process's clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[str, dict[str, int]] = {}
+        """By label and credential."""
+        self._whole: dict[str, tuple[str, int]] = {}
+        """By label, where it has but the one credential: that and the moment."""
+
+    def pause(self, handler: Handler, credential: str, wait_ms: int) -> None:
+        """Do not use this credential for so long; then one message tries whether it is accepted again."""
+        until = self._clock.now() + wait_ms
+        known = self._until.setdefault(handler.label, {})
+        known[credential] = until
+        if len(known) > MOST_CREDENTIALS:
+            del known[next(iter(known))]
+        if credential == handler.credential:
+            self._whole[handler.label] = (credential, until)
+
+    def resume(self, handler: Handler, credential: str) -> None:
+        """It is accepted again."""
+        known = self._until.get(handler.label, {})
+        known.pop(credential, None)
+        if not known:
+            self._until.pop(handler.label, None)
+        if credential == handler.credential:
+            self._whole.pop(handler.label, None)
+
+    def any_of(self, label: str) -> bool:
+        """Whether a credential of this label was refused and not accepted since."""
+        return label in self._until
+
+    def left_ms(self, label: str, credential: str) -> int | None:
+        """Milliseconds left of a pause; 0 when it is time to try; None when nothing is wrong."""
+        until = self._until.get(label, {}).get(credential)
+        return None if until is None else max(0, until - self._clock.now())
+
+    def narrow(self, handler: Handler, want: Want) -> Want | None:
+        """What to claim of a label: nothing during a pause, one message after it, else all that is wanted.
+
+        Of several credentials one may be fine: there each message is looked at when it is claimed.
+        """
+        credential, until = self._whole.get(handler.label, (None, 0))
+        if credential != handler.credential:
+            return want
+        if until > self._clock.now():
+            return None
+        return msgspec.structs.replace(want, slots=1, per_slot=1, quantum=1)
+
+    def next_end(self) -> int | None:
+        """When the next pause of a whole label ends; None when none is on."""
+        now = self._clock.now()
+        return min((until for _, until in self._whole.values() if until > now), default=None)
+
+    async def wait(self, until: int) -> None:
+        """Return at this moment, or for no reason."""
+        await self._clock.wait(asyncio.Event(), until)

@@ -1,0 +1,100 @@
+"""Why a run failed, in a handler's own words: raise one of these where you know better than an error's type.
+
+Most handlers need none of them: the errors of HTTP clients and model providers are read by their types
+(`reverie.dispatch.failures`). What each class leads to stands in `docs/failures.md`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from reverie.errors import ReverieError
+
+__all__ = [
+    "BudgetError",
+    "CredentialsError",
+    "FailureKind",
+    "InvalidWorkError",
+    "QuotaError",
+    "RateLimitedError",
+    "TransientError",
+    "WorkError",
+]
+
+
+class FailureKind(StrEnum):
+    """The classes of failure."""
+
+    TRANSIENT = "transient"
+    """The other side, or the way to it, is in trouble: again after a backoff."""
+    RATE_LIMITED = "rate_limited"
+    """Too many calls: again after a backoff, not before the end of a Retry-After."""
+    QUOTA = "quota"
+    """The credential is used up: its label is paused, no attempt is used."""
+    CREDENTIALS = "credentials"
+    """The credential is refused: its label is paused, no attempt is used."""
+    BUDGET = "budget"
+    """A tenant's own budget is spent: only its lane waits, no attempt is used."""
+    INVALID = "invalid"
+    """The work itself is refused and always will be: buried at once."""
+    BUG = "bug"
+    """Anything else: again after a backoff, with an alert."""
+
+
+class WorkError(ReverieError):
+    """A run failed."""
+
+    kind = FailureKind.BUG
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        retry_after: float | None = None,
+        credential: str | None = None,
+    ) -> None:
+        """Say what is wrong; `retry_after` is in seconds from now."""
+        self.retry_after, self.credential = retry_after, credential
+        super().__init__(message)
+
+
+class TransientError(WorkError):
+    """The other side is in trouble; it is tried again after a backoff."""
+
+    kind = FailureKind.TRANSIENT
+
+
+class RateLimitedError(WorkError):
+    """Too many calls; it is tried again after a backoff, and not before `retry_after` seconds."""
+
+    kind = FailureKind.RATE_LIMITED
+
+
+class QuotaError(WorkError):
+    """The quota of a credential is used up; its label is paused and no attempt is used.
+
+    `credential` names it; default: the one that the handler was registered with. It is a name, not a secret.
+    """
+
+    kind = FailureKind.QUOTA
+
+
+class CredentialsError(WorkError):
+    """A credential is refused; its label is paused and no attempt is used.
+
+    `credential` is as in `QuotaError`.
+    """
+
+    kind = FailureKind.CREDENTIALS
+
+
+class BudgetError(WorkError):
+    """A tenant's own budget is spent; its lane waits `retry_after` seconds and no attempt is used."""
+
+    kind = FailureKind.BUDGET
+
+
+class InvalidWorkError(WorkError):
+    """No retry will help: the message is buried at once."""
+
+    kind = FailureKind.INVALID
