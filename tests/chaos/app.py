@@ -32,6 +32,17 @@ def killer(message: Message) -> Done:
     return note(message)
 
 
+def _hidden() -> None:
+    """Handlers that no other process can import."""
+
+    @scheduler.handler("hidden_killer")
+    def hidden_killer(message: Message) -> Done:
+        return killer(message)
+
+
+_hidden()
+
+
 @scheduler.handler("hang", timeout=0.5, max_attempts=1)
 def hang(message: Message) -> None:
     """Never come back, as long as the test runs."""

@@ -110,3 +110,46 @@ def test_a_flood_of_the_background_leaves_the_reserved_slots_free(place: Place) 
         assert arrivals(1) == ["soon"]
         assert not begun.acquire(blocking=False)
         freed.set()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("label", ["killer", "hidden_killer"])
+@pytest.mark.parametrize("place", SHARED, indirect=True)
+def test_a_message_that_kills_its_worker(place: Place, label: str) -> None:
+    """It is buried after its losses; its neighbours are done."""
+    place.extra |= QUICK
+    with place.scheduler() as scheduler:
+        messages = [
+            Message(user_id=f"user-{n % 4}", label=label, item_id=str(n), content="die" if n == 5 else "")
+            for n in range(20)
+        ]
+        scheduler.submit_messages(messages)
+        with place.worker("--app", "app:scheduler", "--processes", "2"):
+            for message in messages:
+                item = scheduler.wait(message.item_id, user_id=message.user_id, timeout=180)
+                if message.content == "die":
+                    assert (item.status, item.error, item.losses) == (Status.FAILED, "killed_worker", 5)
+                else:
+                    assert (item.status, item.attempts) == (Status.COMPLETED, 1)
+                    assert item.losses < 5
+        assert [state for state in scheduler.control.labels() if state.waiting or state.in_progress] == []
+
+
+@pytest.mark.parametrize("place", SHARED, indirect=True)
+def test_fifty_handlers_that_hang(place: Place) -> None:
+    """They fail in seconds, and other labels go on; the process starts anew now and then."""
+    with gate() as door, place.scheduler() as scheduler:
+        place.extra |= QUICK | {"TEST_GATE": door.path}
+        hanging = [Message(user_id=f"user-{n}", label="hang", item_id=f"h{n}") for n in range(50)]
+        scheduler.submit_messages(hanging)
+        with place.worker("--app", "app:scheduler"):
+            for _ in range(5):
+                door.arrival()
+            others = [Message(user_id=f"user-{n}", label="note", item_id=f"n{n}") for n in range(50)]
+            scheduler.submit_messages(others)
+            for message in others:
+                assert scheduler.wait(message.item_id, user_id=message.user_id).status is Status.COMPLETED
+            for message in hanging:
+                item = scheduler.wait(message.item_id, user_id=message.user_id, timeout=60)
+                assert (item.status, item.attempts) == (Status.FAILED, 1)
+                assert item.error.startswith("timeout:")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reverie.message import Key
     from reverie.outcome import Outcome
 
-__all__ = ["ISOLATED_AFTER", "Executors"]
+__all__ = ["ISOLATED_AFTER", "Executors", "is_dangerous"]
 
 log = get_logger(__name__)
 
@@ -83,6 +83,12 @@ class Executors:
         else:
             log.info("worker.fewer_abandoned", abandoned=abandoned)
             self._on_fewer()
+
+
+def is_dangerous(batch: Batch) -> bool:
+    """Whether a batch may kill this process and cannot run in another: it runs with nobody beside it."""
+    handler = batch.handler
+    return _is_suspect(batch) and not handler.is_cpu and handler.import_path is None
 
 
 def _is_suspect(batch: Batch) -> bool:

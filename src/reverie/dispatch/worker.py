@@ -15,7 +15,7 @@ from reverie.dispatch.breaker import Breaker, rules_of
 from reverie.dispatch.canceller import Canceller
 from reverie.dispatch.context import Context, Desk
 from reverie.dispatch.executor import Batch
-from reverie.dispatch.executors import Executors
+from reverie.dispatch.executors import Executors, is_dangerous
 from reverie.dispatch.middleware import chain, logged, paced, read_outcomes
 from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.producer import Producer
@@ -76,6 +76,8 @@ class Worker:
         self._pauses = Pauses(clock)
         self._slots = Slots(registry, settings, self._pauses)
         self._batches: dict[int, asyncio.Task[None]] = {}
+        self._dangerous: Batch | None = None
+        """What is to run with nobody beside it."""
         self._batch_ids = itertools.count(1)
         self.exhausted = asyncio.Event()
         """Set when so many threads of sync handlers hang that no more are risked."""
@@ -106,7 +108,7 @@ class Worker:
         self._started = True
         self._loop = asyncio.get_running_loop()
         log.info("worker.started", worker=self.name, labels=[h.label for h in self._registry.handlers])
-        await self._renewer.renew()
+        await self._say_hello()
         for service in (self._renewer, self._canceller, self._settler, self._timekeeper, self._producer):
             await service.start()
 
@@ -117,6 +119,9 @@ class Worker:
             return
         self._started, self._loop = False, None
         await self._producer.stop(grace_s)
+        dangerous, self._dangerous = self._dangerous, None
+        if dangerous is not None and dangerous.batch_id not in self._batches:
+            self._hand_back(dangerous)
         if self._batches:
             await asyncio.wait(self._batches.values(), timeout=grace_s)
         for batch_id in list(self._batches):
@@ -144,12 +149,15 @@ class Worker:
             if not claims:
                 return
             self.take(claims)
-            await asyncio.gather(*self._batches.values())
+            while self._batches or self._dangerous is not None:
+                await asyncio.gather(*self._batches.values())
+                await self._settler.flush()
             await self._settler.flush()
 
     def request(self) -> ClaimRequest:
-        """What there is room for now."""
-        handlers = [handler for handler in self._registry.handlers if self._executor.accepts(handler)]
+        """What there is room for now: nothing, while something that may kill this process is to run alone."""
+        accepts = self._executor.accepts
+        handlers = [h for h in self._registry.handlers if accepts(h) and self._dangerous is None]
         return self._slots.request(self.name, handlers)
 
     def take(self, claims: Sequence[Claim]) -> None:
@@ -162,9 +170,29 @@ class Worker:
             handler = self._registry.get(label)
             assert handler is not None, f"claimed {label} without a handler"
             for portion in form_batches(handler, group, self._slots.free(handler)):
-                batch = Batch(next(self._batch_ids), handler, portion)
-                self._slots.take(label)
-                self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
+                self._begin(Batch(next(self._batch_ids), handler, portion))
+        self._begin_dangerous()
+
+    def _begin(self, batch: Batch) -> None:
+        if not is_dangerous(batch):
+            self._start(batch)
+        elif self._dangerous is None:
+            self._dangerous = batch
+        else:
+            self._hand_back(batch)  # it would be lost with the other
+
+    def _begin_dangerous(self) -> None:
+        """Run what may kill this process, once nothing else is held here that would be lost with it."""
+        batch = self._dangerous
+        if batch is not None and not self._batches and len(self._held) == len(batch.claims):
+            self._start(batch)
+
+    def _start(self, batch: Batch) -> None:
+        self._slots.take(batch.label)
+        self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
+
+    def _hand_back(self, batch: Batch) -> None:
+        self._settler.put(self._policy.settlements(batch, [None] * len(batch.claims)))
 
     def more_room(self) -> None:
         """A handler was registered, or there is another reason to look again. Safe from any thread."""
@@ -183,6 +211,8 @@ class Worker:
         finally:
             self._slots.give_back(batch.label)
             del self._batches[batch.batch_id]
+            if batch is self._dangerous:
+                self._dangerous = None
             self._producer.room()
 
     async def _execute(self, batch: Batch) -> Outcomes:
@@ -201,6 +231,13 @@ class Worker:
         labels = tuple(handler.label for handler in self._registry.handlers)
         lives_ms = round(PRESENCE_RENEWALS * self._settings.renew_s * 1000)
         return Presence(worker=self.name, labels=labels, lives_ms=lives_ms)
+
+    async def _say_hello(self) -> None:
+        """Let everyone count on this worker from now on."""
+        try:
+            await self._renewer.renew()
+        except ReverieError as error:
+            log.warning("worker.not_registered", error=str(error), hint="tried again with the next renewal")
 
     async def _take_leave(self) -> None:
         """Let nobody count on this worker any more."""
@@ -221,6 +258,7 @@ class Worker:
             self._held.pop((settlement.claim.key, settlement.claim.claim_id), None)
             self._cancelled.discard(settlement.claim.key)
         self._announce([settlement.claim.key for settlement in settlements])
+        self._begin_dangerous()
 
 
 PRESENCE_RENEWALS = 3
