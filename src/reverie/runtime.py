@@ -101,7 +101,7 @@ class Runtime:
     def submit_from_thread(self, messages: Sequence[Message]) -> Accepted:
         """Submit prepared messages from the calling thread."""
         assert isinstance(self.backend, SqliteBackend)
-        return self.backend.queue.submit_soon(messages).result()
+        return self.backend.queue.submit_here(messages)
 
     async def open(self) -> None:
         """Connect, and create or upgrade what is missing. Idempotent."""

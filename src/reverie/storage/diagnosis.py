@@ -57,6 +57,8 @@ class Diagnosis:
 
         whole: it stopped a whole transaction, so it is nobody's own.
         """
+        if not isinstance(error, Exception):
+            return error  # an interrupt: of no meaning for the file
         if isinstance(error, DAMAGED):
             self._damage = str(error)
             named: BackendUnavailableError = CorruptDatabaseError(self._path, self._damage)

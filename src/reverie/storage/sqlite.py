@@ -102,6 +102,19 @@ class Database:
                 raise self._diagnosis.damage
             return self._writer.put(job)
 
+    @property
+    def idle(self) -> bool:
+        """Whether a job would be written at once by `run_here`."""
+        writer = self._writer
+        return writer is not None and self._diagnosis.damage is None and writer.idle
+
+    def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run `job` in a write transaction of its own, on the calling thread; then it is committed."""
+        writer = self._writer
+        if writer is None:
+            raise ClosedError(f"the database {self.path} is not open")
+        return writer.run_here(job)
+
     async def write(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` inside the next write transaction and wait until it is committed."""
         return await asyncio.wrap_future(self.submit(job))

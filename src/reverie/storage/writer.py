@@ -1,14 +1,19 @@
-"""The one thread that writes to an SQLite file: it commits jobs in groups, and outlives what goes wrong."""
+"""Writing to an SQLite file: one transaction at a time, jobs committed in groups, whatever goes wrong.
+
+A thread does it. A caller who would only wait for that thread, and finds it idle, writes by itself instead.
+"""
 
 from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import apsw
 
+from reverie.errors import ClosedError
 from reverie.logs import get_logger
 from reverie.storage.diagnosis import LOCKED, OF_THE_FILE
 
@@ -21,12 +26,17 @@ __all__ = ["Writer"]
 
 T = TypeVar("T")
 Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]"]
-Answer = tuple["Future[Any]", Any, BaseException | None]
+Answer = tuple[Any, BaseException | None]
+"""What a job has answered, or why it failed."""
 
 log = get_logger(__name__)
 
 GROUP_LIMIT = 256
 """At most this many jobs share one commit."""
+
+
+class _JobFailedError(Exception):
+    """A job of a group has failed: the others must be run again without it."""
 
 
 class Writer:
@@ -43,64 +53,110 @@ class Writer:
         self._diagnosis = diagnosis
         self._reopen = reopen
         self._broken = False
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: deque[Job] = deque()
+        self._tokens: queue.SimpleQueue[Literal["write", "end"]] = queue.SimpleQueue()
+        """One for each time that there is something to write, and a last one."""
+        self._turn = threading.Lock()
+        """Whoever has it may use the connection."""
         self._thread = threading.Thread(target=self._loop, name="reverie-sqlite-writer", daemon=True)
         self._thread.start()
 
     def put(self, job: Callable[[apsw.Connection], T]) -> Future[T]:
-        """Run `job` inside the next write transaction; the future is done when it is committed."""
+        """Run `job` inside the next write transaction; the future is done when it is committed.
+
+        If a neighbour in the same transaction fails, a job may run again: it must not mind that.
+        """
         future: Future[T] = Future()
-        self._jobs.put((job, future))
+        self._jobs.append((job, future))
+        self._tokens.put("write")
         return future
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written, and nothing waits to be."""
+        return not self._jobs and not self._turn.locked()
+
+    def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run `job` in a transaction of its own on the calling thread: no thread has to be woken for it."""
+        with self._turn:
+            if self._connection is None:
+                raise ClosedError
+            ((result, failure),) = self._run([job])
+        if self._jobs:  # they came meanwhile, and the thread may have found the file taken
+            self._tokens.put("write")
+        if failure is not None:
+            raise failure
+        answer: T = result
+        return answer
 
     def end(self) -> None:
         """Take nothing more; what was given before this is still committed."""
-        self._jobs.put(None)
+        self._tokens.put("end")
 
     def join(self) -> None:
         """Wait until all is committed and the connection is closed."""
         self._thread.join()
 
     def _loop(self) -> None:
-        last = False
-        while not last:
-            group, last = self._next_group()
-            if group:
-                self._run(group)
-        self._let_go()
+        while self._tokens.get() == "write":
+            self._write_waiting()
+        while self._jobs:
+            self._write_waiting()
+        with self._turn:
+            self._let_go()
 
-    def _next_group(self) -> tuple[list[Job], bool]:
-        """Wait for a job, and take all that wait with it; True if they are the last."""
-        group: list[Job] = []
-        job = self._jobs.get()
-        while job is not None:
-            group.append(job)
-            if len(group) == GROUP_LIMIT:
-                break
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-        return group, job is None
+    def _write_waiting(self) -> None:
+        """Commit a group of what waits, and answer everyone in it."""
+        with self._turn:
+            # Whoever was cancelled has gone; the others can no longer be.
+            waiting = [self._jobs.popleft() for _ in range(min(GROUP_LIMIT, len(self._jobs)))]
+            group = [(job, future) for job, future in waiting if future.set_running_or_notify_cancel()]
+            answers = self._run([job for job, _ in group])
+        for (_, future), answer in zip(group, answers, strict=True):
+            _answer(future, *answer)
 
-    def _run(self, group: list[Job]) -> None:
-        """Commit a group and answer everyone in it. Never raises."""
-        # Whoever was cancelled has gone; the others can no longer be.
-        group = [(job, future) for job, future in group if future.set_running_or_notify_cancel()]
-        if not group:
-            return
+    def _run(self, jobs: list[Callable[[apsw.Connection], Any]]) -> list[Answer]:
+        """Commit jobs in one transaction; if one of them fails, each in a savepoint. Never raises."""
+        if not jobs:
+            return []
         try:
-            answers = self._transaction(group)
+            try:
+                return self._transaction(jobs, careful=False)
+            except _JobFailedError:
+                return self._transaction(jobs, careful=True)
         except BaseException as error:  # noqa: BLE001  everyone in the group hears of it
             failure = self._diagnosis.name(error, whole=True)
-            log.warning("sqlite.commit_failed", error=str(failure), jobs=len(group))
+            log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
             self._recover(error)
-            answers = [(future, None, failure) for _, future in group]
-        for future, result, failure_of_one in answers:
-            _answer(future, result, failure_of_one)
+            return [(None, failure)] * len(jobs)
 
-    def _transaction(self, group: list[Job]) -> list[Answer]:
-        """Run the jobs in one transaction, each in a savepoint, so that one failure spoils no neighbour."""
+    def _transaction(self, jobs: list[Callable[[apsw.Connection], Any]], *, careful: bool) -> list[Answer]:
+        """Run jobs in one transaction. Savepoints cost more than the jobs do, so at first there are none."""
+        connection = self._checked_connection()
+        answers: list[Answer] = []
+        connection.execute("BEGIN IMMEDIATE")
+        for job in jobs:
+            if careful:
+                connection.execute("SAVEPOINT job")
+            try:
+                answers.append((job(connection), None))
+            except BaseException as error:
+                # SQLite may have rolled everything back by itself: then the neighbours' work is gone as well.
+                if isinstance(error, OF_THE_FILE) or not connection.in_transaction:
+                    raise
+                if not careful:
+                    connection.execute("ROLLBACK")
+                    if len(jobs) == 1:
+                        return [(None, error)]
+                    raise _JobFailedError from error
+                connection.execute("ROLLBACK TO job")
+                answers.append((None, error))
+            if careful:
+                connection.execute("RELEASE job")
+        connection.execute("COMMIT")
+        return answers
+
+    def _checked_connection(self) -> apsw.Connection:
         self._diagnosis.check()
         if self._broken and self._reopen is not None:
             # The new one first: as long as someone has the file open, SQLite knows which commits have failed.
@@ -108,23 +164,8 @@ class Writer:
             fresh = self._reopen()
             self._let_go()
             self._connection, self._broken = fresh, False
-        connection = self._connection
-        assert connection is not None
-        answers: list[Answer] = []
-        connection.execute("BEGIN IMMEDIATE")
-        for job, future in group:
-            connection.execute("SAVEPOINT job")
-            try:
-                answers.append((future, job(connection), None))
-            except BaseException as error:
-                # SQLite may have rolled everything back by itself: then the neighbours' work is gone as well.
-                if isinstance(error, OF_THE_FILE) or not connection.in_transaction:
-                    raise
-                connection.execute("ROLLBACK TO job")
-                answers.append((future, None, error))
-            connection.execute("RELEASE job")
-        connection.execute("COMMIT")
-        return answers
+        assert self._connection is not None
+        return self._connection
 
     def _recover(self, error: BaseException) -> None:
         """Leave no transaction open; have a connection replaced that may be broken. Never raises."""

@@ -1,7 +1,8 @@
--- name: take_numbers
--- Reserves `places` places and one turn, and counts `depth` messages more; the answer is the last of each.
-UPDATE queue_counters SET place = place + :places, turn = turn + 1, depth = depth + :depth
-RETURNING place, turn, depth
+-- name: read_counters
+SELECT place, turn, depth FROM queue_counters
+
+-- name: write_counters
+UPDATE queue_counters SET place = ?, turn = ?, depth = ?
 
 -- name: write_lanes
 -- Every change of a lane ends with this one statement. It is given [[lane, messages more, running more, delay in

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Renewal,
         Settled,
         Settlement,
+        Submitted,
     )
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.clock import Clock
@@ -74,6 +75,22 @@ class SqliteQueue:
             return Accepted(answers=answers, claims=claim.claim(step, request))
 
         return self._write(job)
+
+    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+        """Submit from a thread that may block; when it returns it is durable."""
+        if not self._database.idle:
+            return self._outbox.put_and_wait(messages)
+        steps: list[Step] = []
+
+        def write(connection: apsw.Connection) -> list[Submitted]:
+            steps.append(self._step(connection))
+            answers = submit.submit(steps[-1], messages)
+            steps[-1].close()
+            return answers
+
+        answers = self._database.run_here(write)
+        self._tell(steps[-1])
+        return Accepted(answers=answers)
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
@@ -138,15 +155,25 @@ class SqliteQueue:
         steps: list[Step] = []
 
         def write(connection: apsw.Connection) -> T:
-            steps.append(Step(connection, self._clock.now(), self._limits, self._apply_effects))
-            return job(steps[0])
+            steps.append(self._step(connection))
+            answer = job(steps[-1])
+            steps[-1].close()
+            return answer
 
         def committed(future: Future[T]) -> None:
             if not future.cancelled() and future.exception() is None:
-                self._wakeup.notify(steps[0].woken)
-                self._wakeup.expect(steps[0].earliest)
-                self._peers.tell(steps[0].woken, steps[0].earliest)
+                self._tell(steps[-1])
 
         future = self._database.submit(write)
         future.add_done_callback(committed)
         return future
+
+    def _step(self, connection: apsw.Connection) -> Step:
+        return Step(connection, self._clock.now(), self._limits, self._apply_effects)
+
+    def _tell(self, step: Step) -> None:
+        """Wake whoever waits for what a step has set up."""
+        if step.woken or step.earliest is not None:
+            self._wakeup.notify(step.woken)
+            self._wakeup.expect(step.earliest)
+            self._peers.tell(step.woken, step.earliest)

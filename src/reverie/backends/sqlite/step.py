@@ -48,6 +48,15 @@ def to_json(value: Any) -> str:
 
 
 @dataclass(slots=True)
+class Counters:
+    """The last place given in any lane, the last turn given to any lane, and how many have not ended."""
+
+    place: int
+    turn: int
+    depth: int
+
+
+@dataclass(slots=True)
 class LaneChange:
     """What a step does to one lane."""
 
@@ -75,8 +84,7 @@ class Step:
         self.apply_effects = apply_effects
         self._lanes: dict[int, LaneChange] = {}
         self._ended: list[tuple[str, str, Status]] = []
-        self.depth = 0
-        """How many messages have not ended, once lanes were written."""
+        self._loaded: Counters | None = None
         self.woken: set[str] = set()
         """Labels that have a lane in the ring which was not there before."""
         self.earliest: int | None = None
@@ -85,14 +93,33 @@ class Step:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Let what happens inside hold whole or not at all."""
-        lanes, ended = self._lanes, self._ended
+        lanes, ended, counters = self._lanes, self._ended, self._loaded
         self._lanes, self._ended = {k: replace(v) for k, v in lanes.items()}, list(ended)
+        self._loaded = None if counters is None else replace(counters)
         try:
             with self.connection:
                 yield
         except BaseException:
-            self._lanes, self._ended = lanes, ended
+            self._lanes, self._ended, self._loaded = lanes, ended, counters
             raise
+
+    @property
+    def depth(self) -> int:
+        """How many messages have not ended, as far as lanes were written."""
+        return self._counters.depth
+
+    @property
+    def _counters(self) -> Counters:
+        if self._loaded is None:
+            self._loaded = Counters(*self.rows(SQL["read_counters"])[0])
+            self._stored = replace(self._loaded)
+        return self._loaded
+
+    def close(self) -> None:
+        """Write the counters, at the end of the transaction."""
+        counters = self._loaded
+        if counters is not None and counters != self._stored:
+            self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth))
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and read all it answers."""
@@ -129,8 +156,9 @@ class Step:
 
     def take_places(self, count: int) -> range:
         """Reserve places at the ends of lanes."""
-        last: int = self.rows(SQL["take_numbers"], {"places": count, "depth": 0})[0][0]
-        return range(last - count + 1, last + 1)
+        counters = self._counters
+        counters.place += count
+        return range(counters.place - count + 1, counters.place + 1)
 
     def finish(self) -> None:
         """Do what follows from the step's changes."""
@@ -142,8 +170,10 @@ class Step:
         """Write the changed lanes, and put those into the ring that may be served."""
         if not self._lanes:
             return
-        depth = sum(change.depth for change in self._lanes.values())
-        _, turn, self.depth = self.rows(SQL["take_numbers"], {"places": 0, "depth": depth})[0]
+        counters = self._counters
+        counters.depth += sum(change.depth for change in self._lanes.values())
+        counters.turn += 1
+        turn = counters.turn
         self._write(turn, self._lanes, None)
         most = self.limits.tenant.concurrency
         if most is not None:
