@@ -316,16 +316,18 @@ class MemoryQueue:
         state, now = self._state, self._clock.now()
         most = state.limits.total.concurrency
         messages = want.messages if most is None else min(want.messages, most - state.total.running)
-        names = list(state.rings[label])[: max(0, messages)]
-        claims = []
-        for name in names:
+        claims: list[Claim] = []
+        names = []
+        for name in list(state.rings[label]):
             if name not in state.rings[label]:
                 continue  # its tenant has become full meanwhile
+            if len(claims) >= messages:
+                break
+            names.append(name)
             del state.rings[label][name]
             lane = state.lanes[name]
             lane.ordered, lane.min_idle_ms = want.ordered, want.min_idle_ms
-            take = max(1, min(want.quantum, messages // len(names)))
-            for item in self._prefix(name, take):
+            for item in self._prefix(name, min(want.quantum, messages - len(claims))):
                 lane.waiting.popleft()
                 state.start(item)
                 item.status, item.claim_id = Status.IN_PROGRESS, claim_id

@@ -1,6 +1,6 @@
 -- name: overdue
 -- What was not started before its deadline.
-SELECT rowid, lane, message_columns FROM pending_messages
+SELECT rowid, lane, message_columns FROM pending_messages INDEXED BY idx_pending_messages_deadline
 WHERE status = 'pending' AND deadline_epoch IS NOT NULL AND deadline_epoch <= :now
 ORDER BY deadline_epoch LIMIT :limit
 

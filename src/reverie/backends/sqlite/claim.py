@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -98,47 +99,59 @@ def _claim_label(step: Step, label: str, want: Want, request: ClaimRequest, clai
     most = step.limits.total.concurrency
     if most is not None:
         messages = min(messages, most - step.rows(SQL["running"])[0][0])
-    lanes = [lane for (lane,) in step.rows(SQL["ready_lanes"], {"label": label, "lanes": max(0, messages)})]
-    if not lanes:
-        return []
-    take = max(1, min(want.quantum, messages // len(lanes)))
+    portions = _portions(step, label, messages, want.quantum)
     bindings = {
         "claim_id": claim_id,
         "worker": request.worker,
         "lease_until": step.now + request.lease_ms,
         "now": step.now,
     }
-    # Where tenants are limited, what one lane gives may leave no room for the next one of its tenant.
-    groups = [lanes] if step.limits.tenant.concurrency is None else [[lane] for lane in lanes]
-    rows = []
-    for group in groups:
-        room = min(take, _room(step, group[0]))
-        if room > 0:
-            rows += _claim_lanes(step, group, room, want, bindings)
+    rows: list[tuple[Any, ...]] = []
+    if step.limits.tenant.concurrency is None:
+        rows += _claim_lanes(step, portions, want, bindings)
+    else:  # what one lane gives may leave no room for the next one of its tenant
+        for lane, take in portions:
+            rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
     rows.sort(key=itemgetter(1))  # by place
     lease_until = step.now + request.lease_ms
     return [Claim(message_from_row(row[4:]), claim_id, lease_until, (row[0], row[3])) for row in rows]
 
 
+def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple[int, int]]:
+    """Which lanes are served, in their turn, and how much each gives: a quantum, as long as it lasts."""
+    portions: list[tuple[int, int]] = []
+    left = messages
+    bindings = {"label": label, "lanes": max(0, messages)}
+    for lane, depth in step.connection.execute(SQL["ready_lanes"], bindings):
+        take = min(quantum, left)
+        portions.append((lane, take))
+        left -= min(take, max(1, depth))
+        if left <= 0:
+            break
+    lost = dict(step.rows(SQL["lost_messages"], {"lanes": to_json(portions)})) if portions else {}
+    # What was lost comes alone: it ends the prefix before it, unless it is the first.
+    return [(lane, min(take, max(1, lost.get(lane, take)))) for lane, take in portions]
+
+
 def _room(step: Step, lane: int) -> int:
     """How many more of a lane's tenant may be in progress."""
-    most = step.limits.tenant.concurrency
-    if most is None:
-        return MANY
     running: int = step.rows(SQL["tenant_running"], (lane,))[0][0]
-    return most - running
+    return max(0, (step.limits.tenant.concurrency or 0) - running)
 
 
 def _claim_lanes(
-    step: Step, lanes: list[int], take: int, want: Want, bindings: dict[str, Any]
+    step: Step, portions: Sequence[tuple[int, int]], want: Want, bindings: dict[str, Any]
 ) -> list[tuple[Any, ...]]:
-    rows = step.rows(SQL["claim_messages"], {"lanes": to_json(lanes), "take": take} | bindings)
+    lanes_by_take: defaultdict[int, list[int]] = defaultdict(list)  # most give the same
+    for lane, take in portions:
+        if take > 0:
+            lanes_by_take[take].append(lane)
+    rows: list[tuple[Any, ...]] = []
+    for take, lanes in lanes_by_take.items():
+        rows += step.rows(SQL["claim_messages"], {"lanes": to_json(lanes), "take": take} | bindings)
     served = Counter(row[3] for row in rows)
-    for lane in lanes:
+    for lane in chain.from_iterable(lanes_by_take.values()):
         change = step.lane(lane)
         change.running, change.ordered, change.min_idle_ms = served[lane], want.ordered, want.min_idle_ms
     step.write_lanes()
     return rows
-
-
-MANY = 2**31

@@ -10,7 +10,7 @@ SELECT label, since FROM (
 WHERE since IS NOT NULL AND label NOT IN (SELECT label FROM paused_labels)
 
 -- name: ready_lanes
-SELECT lane FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
+SELECT lane, depth FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
 
 -- name: running
 SELECT count(*) FROM pending_messages WHERE status = 'processing'
@@ -19,9 +19,19 @@ SELECT count(*) FROM pending_messages WHERE status = 'processing'
 SELECT sum(t.running) FROM lanes AS l JOIN lanes AS t ON t.user_id = l.user_id AND t.project_id = l.project_id
 WHERE l.lane = ?
 
+-- name: lost_messages
+-- How many messages each of these lanes gives before its first that was lost; lanes without one are left out.
+SELECT x.lane, (
+  SELECT count(*) FROM pending_messages AS p
+  WHERE p.lane = x.lane AND p.status = 'pending' AND p.place IS NOT NULL AND p.place < min(x.place)
+)
+FROM json_each(:lanes) AS given
+  CROSS JOIN pending_messages AS x INDEXED BY idx_pending_messages_lost
+  ON x.lane = given.value ->> 0 AND x.status = 'pending' AND x.place IS NOT NULL AND x.losses > 0
+GROUP BY x.lane
+
 -- name: claim_messages
--- A prefix of each lane, at most `take` of it. What was lost before comes alone: it ends the prefix before it, unless
--- it is the first.
+-- A prefix of each lane, at most `take` of it.
 UPDATE pending_messages
 SET status = 'processing', claim_id = :claim_id, worker = :worker, lease_until_epoch = :lease_until,
     started_at_epoch = coalesce(started_at_epoch, :now), updated_at_epoch = :now
@@ -31,14 +41,6 @@ WHERE rowid IN (
     SELECT p.rowid FROM pending_messages AS p
     WHERE p.lane = l.value AND p.status = 'pending' AND p.place IS NOT NULL
     ORDER BY p.place LIMIT :take
-  ) AND (
-    m.place = (
-      SELECT min(f.place) FROM pending_messages AS f
-      WHERE f.lane = l.value AND f.status = 'pending' AND f.place IS NOT NULL
-    ) OR m.place < coalesce((
-      SELECT min(x.place) FROM pending_messages AS x
-      WHERE x.lane = l.value AND x.status = 'pending' AND x.place IS NOT NULL AND x.losses > 0
-    ), 9223372036854775807)
   )
 )
 RETURNING rowid, place, level, lane, message_columns
