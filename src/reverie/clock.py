@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 __all__ = ["Clock", "SystemClock", "from_epoch_ms", "to_epoch_ms"]
@@ -52,6 +53,7 @@ def to_epoch_ms(moment: datetime) -> int:
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 
+@lru_cache(maxsize=4096)  # messages that were submitted together have the same time
 def from_epoch_ms(milliseconds: int) -> datetime:
     """Turn milliseconds since 1970 into a moment in UTC."""
     return EPOCH + timedelta(milliseconds=milliseconds)

@@ -7,24 +7,27 @@ take, the higher first. A label whose longest-waiting lane has waited too long c
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from reverie.backends.moves import Claim, ClaimRequest, Want
+    from reverie.backends.moves import ClaimRequest, Want
 
 __all__ = ["serve"]
+
+C = TypeVar("C")
+"""A claimed message, as the backend has it."""
 
 
 def serve(
     request: ClaimRequest,
     waited_ms: Mapping[str, int],
     max_wait_ms: int,
-    claim: Callable[[str, Want], list[Claim]],
-) -> list[Claim]:
+    claim: Callable[[str, Want], list[C]],
+) -> list[C]:
     """Claim for the labels of a request by calling `claim`, label by label.
 
     `waited_ms` says how long the first lane of each label has waited that has one ready.
@@ -38,20 +41,20 @@ def serve(
     return _Shares(request, wants, claim).serve(levels)
 
 
-class _Shares:
+class _Shares(Generic[C]):
     """What is left of a request while it is served."""
 
     def __init__(
-        self, request: ClaimRequest, wants: dict[str, Want], claim: Callable[[str, Want], list[Claim]]
+        self, request: ClaimRequest, wants: dict[str, Want], claim: Callable[[str, Want], list[C]]
     ) -> None:
         self._free = request.slots or 0
         self._rooms = request.levels
         self._wants = wants
         self._claim = claim
         self._left = {label: want.slots for label, want in wants.items()}
-        self._claims: list[Claim] = []
+        self._claims: list[C] = []
 
-    def serve(self, levels: dict[int, list[str]]) -> list[Claim]:
+    def serve(self, levels: dict[int, list[str]]) -> list[C]:
         """Give each level its share, then what others have left."""
         taken = {
             level: self._serve_level(level, labels, 0, evenly=True)

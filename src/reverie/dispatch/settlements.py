@@ -128,6 +128,8 @@ class SettlementPolicy:
         return self.failed(claim, max_attempts, outcome.reason, at_least=failure.retry_after_s)
 
     def _done(self, claim: Claim, outcome: Done) -> Settlement:
+        if not outcome.effects and not outcome.follow_ups:
+            return Settlement(claim=claim, move=Move.COMPLETE)
         effects = tuple(outcome.effects)
         for effect in effects:
             _check_effect(effect)

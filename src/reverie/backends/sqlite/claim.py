@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from collections import Counter, defaultdict
 from itertools import chain
-from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reverie.backends.moves import Claim, Lost, Renewal
 from reverie.backends.shares import serve
@@ -30,24 +30,44 @@ OVERDUE_LIMIT = 1000
 """How many messages past their deadline one claim fails at most."""
 
 
-def claim(step: Step, request: ClaimRequest) -> list[Claim]:
+class Claimed(NamedTuple):
+    """What a claim has brought, as rows: reading them as messages is left to whoever waits for them."""
+
+    rows: list[tuple[Any, ...]]
+    claim_id: str
+    lease_until: int
+
+    def read(self) -> list[Claim]:
+        """The claims, work of lower levels first."""
+        rows = sorted(self.rows, key=itemgetter(2, 1))  # level, then place
+        return [
+            Claim(message_from_row(row[4:]), self.claim_id, self.lease_until, (row[0], row[3]))
+            for row in rows
+        ]
+
+
+def claim(step: Step, request: ClaimRequest) -> Claimed:
     """Serve the ready lanes of the wanted labels."""
+    claimed = Claimed([], secrets.token_hex(16), step.now + request.lease_ms)
     fail_overdue(step, OVERDUE_LIMIT)
     step.finish()
     ready = step.rows(SQL["ready_labels"], {"labels": to_json(list(request.wants)), "now": step.now})
-    if not ready:
-        return []
-    claim_id = secrets.token_hex(16)
     waited = {label: step.now - since for label, since in ready}
-    claims = serve(
+    bindings = {
+        "claim_id": claimed.claim_id,
+        "worker": request.worker,
+        "lease_until": claimed.lease_until,
+        "now": step.now,
+    }
+    claimed.rows[:] = serve(
         request,
         waited,
         step.limits.max_wait_ms,
-        lambda label, want: _claim_label(step, label, want, request, claim_id),
+        lambda label, want: _claim_label(step, label, want, bindings),
     )
-    if claims:
-        step.expect(step.now + request.lease_ms)
-    return sorted(claims, key=attrgetter("message.level"))
+    if claimed.rows:
+        step.expect(claimed.lease_until)
+    return claimed
 
 
 def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence | None) -> Renewal:
@@ -94,27 +114,18 @@ def identity(claim: Claim) -> tuple[int, str, str, str]:
     return claim.handle[0], message.user_id, message.item_id, claim.claim_id
 
 
-def _claim_label(step: Step, label: str, want: Want, request: ClaimRequest, claim_id: str) -> list[Claim]:
+def _claim_label(step: Step, label: str, want: Want, bindings: dict[str, Any]) -> list[tuple[Any, ...]]:
     messages = want.messages
     most = step.limits.total.concurrency
     if most is not None:
         messages = min(messages, most - step.rows(SQL["running"])[0][0])
     portions = _portions(step, label, messages, want.quantum)
-    bindings = {
-        "claim_id": claim_id,
-        "worker": request.worker,
-        "lease_until": step.now + request.lease_ms,
-        "now": step.now,
-    }
-    rows: list[tuple[Any, ...]] = []
     if step.limits.tenant.concurrency is None:
-        rows += _claim_lanes(step, portions, want, bindings)
-    else:  # what one lane gives may leave no room for the next one of its tenant
-        for lane, take in portions:
-            rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
-    rows.sort(key=itemgetter(1))  # by place
-    lease_until = step.now + request.lease_ms
-    return [Claim(message_from_row(row[4:]), claim_id, lease_until, (row[0], row[3])) for row in rows]
+        return _claim_lanes(step, portions, want, bindings)
+    rows: list[tuple[Any, ...]] = []
+    for lane, take in portions:  # what one lane gives may leave no room for the next one of its tenant
+        rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
+    return rows
 
 
 def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple[int, int]]:

@@ -72,7 +72,7 @@ class SqliteQueue:
 
         def job(step: Step) -> Accepted:
             answers = submit.submit(step, messages)
-            return Accepted(answers=answers, claims=claim.claim(step, request))
+            return Accepted(answers=answers, claims=claim.claim(step, request).read())
 
         return self._write(job)
 
@@ -94,7 +94,7 @@ class SqliteQueue:
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
-        return await self._written(lambda step: claim.claim(step, request))
+        return (await self._written(lambda step: claim.claim(step, request))).read()
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None

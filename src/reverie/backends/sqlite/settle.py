@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from reverie.backends.moves import Move, Settled, Status
@@ -61,8 +62,13 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
     step.connection.execute("RELEASE together")
     if whole:
         step.expect(expires)
-        for settlement in settlements:
-            _released(step, settlement, Status.COMPLETED)
+        for lane, count in Counter(settlement.claim.handle[1] for settlement in settlements).items():
+            change = step.lane(lane)
+            change.release(0, count)
+            change.depth -= count
+        if step.is_waited_for:
+            for settlement in settlements:
+                step.ended(*settlement.claim.key, Status.COMPLETED)
     return whole
 
 

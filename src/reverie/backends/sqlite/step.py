@@ -66,9 +66,9 @@ class LaneChange:
     ordered: bool | None = None
     min_idle_ms: int | None = None
 
-    def release(self, delay_ms: int) -> None:
-        """A claim of it has ended."""
-        self.running -= 1
+    def release(self, delay_ms: int, count: int = 1) -> None:
+        """Claims of it have ended."""
+        self.running -= count
         self.delay_ms = max(self.delay_ms or 0, delay_ms)
 
 
@@ -135,6 +135,11 @@ class Step:
         if change is None:
             change = self._lanes[lane] = LaneChange()
         return change
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anything follows from the end of messages: someone waits for one, or has kept a memo."""
+        return any(self.rows(SQL["any_dependants"])[0])
 
     def ended(self, user_id: str, item_id: str, status: Status) -> None:
         """A message has ended: who depends on it is looked after when the step finishes."""
