@@ -165,6 +165,12 @@ class Step:
         counters.place += count
         return range(counters.place - count + 1, counters.place + 1)
 
+    def fill(self, messages: int) -> int:
+        """Count messages whose lanes are written without `write_lanes`; the answer is the turn to give."""
+        self._counters.depth += messages
+        self._counters.turn += 1
+        return self._counters.turn
+
     def finish(self) -> None:
         """Do what follows from the step's changes."""
         if self._ended:

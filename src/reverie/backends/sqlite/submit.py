@@ -25,7 +25,7 @@ __all__ = ["check_known", "insert", "submit"]
 SQL = load_queries(__package__ or "", "submit.sql")
 COLUMNS = 23
 """Values of one message in `insert_messages`."""
-CHUNKS = (256, 64, 16, 4, 1)
+CHUNKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows are written by so many in one statement; few sizes, so that each statement is prepared once."""
 
 
@@ -81,18 +81,29 @@ def _insert_all(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     """Write messages by few statements, however many there are."""
     if not messages:
         return []
-    lanes = _lanes(step, messages)
+    filled = step.limits.tenant.concurrency is None and all(_is_ready(step, m) for m in messages)
+    lanes = _fill_lanes(step, messages) if filled else _lanes(step, messages)
     values = [
         _values(step, message, lanes[message.lane], place)
         for message, place in zip(messages, step.take_places(len(messages)), strict=True)
     ]
-    new: set[tuple[str, str]] = set()
-    for user_id, item_id, lane in _write(step, "insert_messages", COLUMNS, values):
-        new.add((user_id, item_id))
-        step.lane(lane).depth += 1
-    if len(new) == len(messages):
+    written = _write(step, "insert_messages", COLUMNS, values)
+    if not filled:
+        for _, _, lane in written:
+            step.lane(lane).depth += 1
+    if len(written) == len(messages):
         return [Submitted(message.item_id, "accepted") for message in messages]
-    return _answers(step, messages, new)
+    if filled:  # some were known, and do not fill their lanes
+        known = Counter(lanes[message.lane] for message in messages)
+        known.subtract(Counter(lane for _, _, lane in written))
+        for lane, count in known.items():
+            step.lane(lane).depth -= count
+    return _answers(step, messages, {(user_id, item_id) for user_id, item_id, _ in written})
+
+
+def _is_ready(step: Step, message: Message) -> bool:
+    """Whether a message takes its place at once."""
+    return not message.depends_on and (message.due is None or to_epoch_ms(message.due) <= step.now)
 
 
 def _answers(step: Step, messages: Sequence[Message], new: set[tuple[str, str]]) -> list[Submitted]:
@@ -118,7 +129,21 @@ def _lanes(step: Step, messages: Sequence[Message]) -> dict[Lane, int]:
     """The numbers of the messages' lanes; those that are new are written."""
     levels = {message.lane: message.level or level_of(message.label) for message in messages}
     rows = _write(step, "upsert_lanes", 4, [(*lane, level) for lane, level in levels.items()])
-    return {Lane(user_id, cube, label): lane for lane, user_id, cube, label in rows}
+    return {Lane(user_id, cube, label): lane for lane, user_id, cube, label, _ in rows}
+
+
+def _fill_lanes(step: Step, messages: Sequence[Message]) -> dict[Lane, int]:
+    """The same for messages that are ready: their lanes are counted and given a turn in the same step."""
+    counts = Counter(message.lane for message in messages)
+    levels = {message.lane: message.level or level_of(message.label) for message in messages}
+    turn = step.fill(len(messages))
+    values = [(*lane, levels[lane], count, turn, step.now) for lane, count in counts.items()]
+    lanes = {}
+    for lane, user_id, cube, label, its_turn in _write(step, "fill_lanes", 7, values):
+        lanes[Lane(user_id, cube, label)] = lane
+        if its_turn == turn:
+            step.woken.add(label)
+    return lanes
 
 
 def _values(step: Step, message: Message, lane: int, place: int) -> tuple[Any, ...]:
@@ -210,6 +235,8 @@ def _check_limits(step: Step, accepted: Sequence[Message]) -> None:
         return
     limits = step.limits
     check_depth(limits.total, step.depth)
+    if limits.total.rate is limits.tenant.rate is limits.tenant.depth is None:
+        return
     tenants = Counter((message.user_id, message.mem_cube_id) for message in accepted)
     if limits.tenant.depth is not None:
         bindings = {"tenants": to_json(list(tenants))}

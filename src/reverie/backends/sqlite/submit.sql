@@ -4,7 +4,21 @@ INSERT INTO lanes (user_id, project_id, message_type, level) VALUES
 
 -- name: upsert_lanes_end
 ON CONFLICT (user_id, project_id, message_type) DO UPDATE SET level = excluded.level
-RETURNING lane, user_id, project_id, message_type
+RETURNING lane, user_id, project_id, message_type, NULL
+
+-- name: fill_lanes
+-- The same, and does at once what `write_lanes` would do later: each lane gets so many messages that are ready, and a
+-- turn if it may be served. Followed by one (user_id, project_id, message_type, level, depth, turn, ready_at_epoch)
+-- for each lane.
+INSERT INTO lanes (user_id, project_id, message_type, level, depth, turn, ready_at_epoch) VALUES
+
+-- name: fill_lanes_end
+ON CONFLICT (user_id, project_id, message_type) DO UPDATE
+SET level = excluded.level, depth = depth + excluded.depth,
+    ready_at_epoch = CASE WHEN turn IS NULL THEN excluded.ready_at_epoch ELSE ready_at_epoch END,
+    turn = CASE WHEN turn IS NULL AND rest_until_epoch IS NULL AND (running = 0 OR NOT ordered)
+      THEN excluded.turn ELSE turn END
+RETURNING lane, user_id, project_id, message_type, turn
 
 -- name: insert_messages
 -- Followed by the values of each message, and `insert_messages_end`.
