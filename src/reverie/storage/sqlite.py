@@ -81,7 +81,12 @@ class Database:
                 connection.close()
                 raise self._diagnosis.name(error, whole=True) from error
             self._diagnosis.begin()
-            self._writer = Writer(connection, self._diagnosis, None if in_memory else self._connect_writer)
+            self._writer = Writer(
+                connection,
+                self._diagnosis,
+                None if in_memory else self._connect_writer,
+                self.durability,
+            )
 
     def close(self) -> None:
         """Commit what was given so far and let go of the file. Idempotent."""
@@ -93,14 +98,17 @@ class Database:
             writer.join()
             self._readers.close()
 
-    def submit(self, job: Callable[[apsw.Connection], T]) -> Future[T]:
-        """Run `job` inside the next write transaction; the future is done when it is committed."""
+    def submit(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
+        """Run `job` inside the next write transaction; the future is done when it is committed.
+
+        What is not `durable` need not survive a power cut, whatever the durability of the file.
+        """
         with self._lock:  # so that nothing is given to a writer that is told to end
             if self._writer is None:
                 raise ClosedError(f"the database {self.path} is not open")
             if self._diagnosis.damage is not None:
                 raise self._diagnosis.damage
-            return self._writer.put(job)
+            return self._writer.put(job, durable=durable)
 
     @property
     def idle(self) -> bool:

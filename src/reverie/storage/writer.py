@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Writer"]
 
 T = TypeVar("T")
-Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]"]
+Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]", bool]
 Answer = tuple[Any, BaseException | None]
 """What a job has answered, or why it failed."""
 
@@ -47,12 +47,15 @@ class Writer:
         connection: apsw.Connection,
         diagnosis: Diagnosis,
         reopen: Callable[[], apsw.Connection] | None,
+        durability: str = "full",
     ) -> None:
         """Begin to write. `reopen` opens the same file again; None if only this connection has it."""
         self._connection: apsw.Connection | None = connection
         self._diagnosis = diagnosis
         self._reopen = reopen
         self._broken = False
+        self._durability = durability
+        self._synchronous = True
         self._jobs: deque[Job] = deque()
         self._tokens: queue.SimpleQueue[Literal["write", "end"]] = queue.SimpleQueue()
         """One for each time that there is something to write, and a last one."""
@@ -61,13 +64,14 @@ class Writer:
         self._thread = threading.Thread(target=self._loop, name="reverie-sqlite-writer", daemon=True)
         self._thread.start()
 
-    def put(self, job: Callable[[apsw.Connection], T]) -> Future[T]:
+    def put(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
 
-        If a neighbour in the same transaction fails, a job may run again: it must not mind that.
+        If a neighbour in the same transaction fails, a job may run again: it must not mind that. A job that
+        is not `durable` may be undone by a power cut, never by the death of the process.
         """
         future: Future[T] = Future()
-        self._jobs.append((job, future))
+        self._jobs.append((job, future, durable))
         self._tokens.put("write")
         return future
 
@@ -110,16 +114,18 @@ class Writer:
         with self._turn:
             # Whoever was cancelled has gone; the others can no longer be.
             waiting = [self._jobs.popleft() for _ in range(min(GROUP_LIMIT, len(self._jobs)))]
-            group = [(job, future) for job, future in waiting if future.set_running_or_notify_cancel()]
-            answers = self._run([job for job, _ in group])
-        for (_, future), answer in zip(group, answers, strict=True):
+            group = [one for one in waiting if one[1].set_running_or_notify_cancel()]
+            durable = any(durable for _, _, durable in group)
+            answers = self._run([job for job, _, _ in group], durable=durable)
+        for (_, future, _), answer in zip(group, answers, strict=True):
             _answer(future, *answer)
 
-    def _run(self, jobs: list[Callable[[apsw.Connection], Any]]) -> list[Answer]:
+    def _run(self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool = True) -> list[Answer]:
         """Commit jobs in one transaction; if one of them fails, each in a savepoint. Never raises."""
         if not jobs:
             return []
         try:
+            self._set_synchronous(self._checked_connection(), durable=durable)
             try:
                 return self._transaction(jobs, careful=False)
             except _JobFailedError:
@@ -156,6 +162,12 @@ class Writer:
         connection.execute("COMMIT")
         return answers
 
+    def _set_synchronous(self, connection: apsw.Connection, *, durable: bool) -> None:
+        """Whether the next commit waits for the disk; one that does not goes with the next that does."""
+        if durable is not self._synchronous and self._durability == "full":
+            connection.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
+            self._synchronous = durable
+
     def _checked_connection(self) -> apsw.Connection:
         self._diagnosis.check()
         if self._broken and self._reopen is not None:
@@ -163,7 +175,7 @@ class Writer:
             # Whoever opens it after that reads the log, and may find one there that was only not synced.
             fresh = self._reopen()
             self._let_go()
-            self._connection, self._broken = fresh, False
+            self._connection, self._broken, self._synchronous = fresh, False, True
         assert self._connection is not None
         return self._connection
 

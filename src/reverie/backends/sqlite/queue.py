@@ -94,13 +94,14 @@ class SqliteQueue:
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
-        return (await self._written(lambda step: claim.claim(step, request))).read()
+        # A power cut ends the worker, too: it does not matter if the claim is forgotten with it.
+        return (await self._written(lambda step: claim.claim(step, request), durable=False)).read()
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
     ) -> Renewal:
         """See `Queue.renew`."""
-        return await self._written(lambda step: claim.renew(step, claims, lease_ms, presence))
+        return await self._written(lambda step: claim.renew(step, claims, lease_ms, presence), durable=False)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
@@ -126,7 +127,7 @@ class SqliteQueue:
 
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
-        done = await self._written(lambda step: advance.advance(step, limit))
+        done = await self._written(lambda step: advance.advance(step, limit), durable=False)
         self._wakeup.set_horizon(done.next_due)
         return done
 
@@ -147,10 +148,10 @@ class SqliteQueue:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
 
-    async def _written(self, job: Callable[[Step], T]) -> T:
-        return await asyncio.wrap_future(self._write(job))
+    async def _written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
+        return await asyncio.wrap_future(self._write(job, durable=durable))
 
-    def _write(self, job: Callable[[Step], T]) -> Future[T]:
+    def _write(self, job: Callable[[Step], T], *, durable: bool = True) -> Future[T]:
         """Run one step in the next write transaction; who waits for what it woke hears after the commit."""
         steps: list[Step] = []
 
@@ -164,7 +165,7 @@ class SqliteQueue:
             if not future.cancelled() and future.exception() is None:
                 self._tell(steps[-1])
 
-        future = self._database.submit(write)
+        future = self._database.submit(write, durable=durable)
         future.add_done_callback(committed)
         return future
 
