@@ -1,14 +1,37 @@
--- Items: how each message stands, as JSON in its user's hash, and where its body is.
+-- Items: how each message stands, as JSON in its user's hash.
 --
--- The JSON is written in one fixed order, so that it can be taken apart without decoding it:
--- what changes with every move, then `note` (when and how it ended, the last error), then `details`, which
--- never change and of which only those who ask for it read more.
+-- The JSON is written in one fixed order, so that it can be taken apart without decoding it: what changes with
+-- every move, then `rare` (what few items have), then `note` (when and how it ended, the last error), then
+-- `details`, which never change and of which only those who ask for it read more.
 
 local HEAD = '{"status":"%s","attempts":%d,"losses":%d,"submitted_at":%d,"started_at":%s,'
-  .. '"redis_message_id":"%s","claim_id":"%s",%s%s'
+  .. '"redis_message_id":"%s","claim_id":"%s",%s%s%s'
 local HEAD_PATTERN = '^{"status":"([a-z_]+)","attempts":(%d+),"losses":(%d+),"submitted_at":(%d+),'
   .. '"started_at":(%w+),"redis_message_id":"([%d-]*)","claim_id":"(%x*)",()'
 local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
+
+-- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
+-- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it.
+local RARE = { 'requeues', 'cancel_requested', 'due', 'waits_for', 'memos', 'dependants' }
+local IS_RARE = {
+  requeues = true,
+  cancel_requested = true,
+  due = true,
+  waits_for = true,
+  memos = true,
+  dependants = true,
+}
+
+local function parse_rare(text, position)
+  local rare = {}
+  while true do
+    local name, value, after = string.match(text, '^"([a-z_]+)":(-?%d+),()', position)
+    if not name or not IS_RARE[name] then
+      return rare, position
+    end
+    rare[name], position = tonumber(value), after
+  end
+end
 
 local function parse_item(text)
   local status, attempts, losses, submitted, started, entry, claim_id, rest =
@@ -16,7 +39,8 @@ local function parse_item(text)
   if not status then
     return { foreign = true, details = '' } -- written by another program
   end
-  local details = string.find(text, DETAILS, rest, true)
+  local rare, note = parse_rare(text, rest)
+  local details = string.find(text, DETAILS, note, true)
   return {
     status = status,
     attempts = tonumber(attempts),
@@ -25,9 +49,20 @@ local function parse_item(text)
     started_at = started, -- as text: it may be null
     entry = entry, -- in the stream of its lane; empty when it is not there
     claim_id = claim_id, -- empty when nobody holds it
-    note = string.sub(text, rest, details - 1),
+    rare = rare,
+    note = string.sub(text, note, details - 1),
     details = string.sub(text, details),
   }
+end
+
+local function rare_text(rare)
+  local parts = {}
+  for _, name in ipairs(RARE) do
+    if rare[name] then
+      parts[#parts + 1] = string.format('"%s":%d,', name, rare[name])
+    end
+  end
+  return table.concat(parts)
 end
 
 local function item_text(item)
@@ -40,6 +75,7 @@ local function item_text(item)
     item.started_at,
     item.entry,
     item.claim_id,
+    next(item.rare) and rare_text(item.rare) or '',
     item.note,
     item.details
   )
@@ -48,6 +84,24 @@ end
 -- What an item is about: the fields that never change.
 local function details_of(item)
   return cjson.decode('{' .. item.details)
+end
+
+-- Single details, found without decoding the rest: quotes inside of a value would be escaped.
+local function lane_name(item)
+  return string.match(item.details, '"lane":"([^"]*)"')
+end
+
+local function fingerprint_of(item)
+  return string.match(item.details, '"fingerprint":"(%x*)"')
+end
+
+local function seq_of(item)
+  return tonumber(string.match(item.details, '"seq":(%d+)}$'))
+end
+
+-- By when it must have started; what a person has sent back may take its time.
+local function deadline_of(item)
+  return not item.rare.requeues and tonumber(string.match(item.details, '"deadline":(-?%d+)'))
 end
 
 local function note_error(problem)
@@ -61,6 +115,11 @@ end
 
 local function split_reference(text)
   return string.match(text, '^([^:]*):(.*)$')
+end
+
+-- The name of a key that belongs to one message; a lane's name has another number of parts.
+local function key_of(step, kind, user, item_id)
+  return step.prefix .. ':' .. kind .. ':' .. encode(reference(user, item_id))
 end
 
 local function user_of(step, id)
@@ -117,6 +176,26 @@ local function read_item(step, user_id, item_id)
   return item and not item.foreign and item
 end
 
+-- The items of these names, as far as they are known, in the order in which they were submitted.
+local function read_all(step, names)
+  local rows = {}
+  for index, name in ipairs(names) do
+    rows[index] = { split_reference(name) }
+  end
+  fetch_rows(step, rows)
+  local found = {}
+  for _, row in ipairs(rows) do
+    local item = read_item(step, row[1], row[2])
+    if item then
+      found[#found + 1] = { user = row[1], id = row[2], item = item }
+    end
+  end
+  table.sort(found, function(one, other)
+    return seq_of(one.item) < seq_of(other.item)
+  end)
+  return found
+end
+
 local function write_item(step, user_id, item_id, item)
   local user = user_of(step, user_id)
   user.items[item_id] = item
@@ -146,56 +225,13 @@ local function write_items(step)
   step.changed = {}
 end
 
--- Writes all that the step has collected.
-local function finish(step)
-  write_items(step)
-  write_lanes(step)
-  in_chunks(step.leased, function(...)
-    redis.call('ZADD', step.prefix .. ':leases', ...)
-  end)
-  in_chunks(step.unleased, function(...)
-    redis.call('ZREM', step.prefix .. ':leases', ...)
-  end)
-  in_chunks(step.expiring, function(...)
-    redis.call('ZADD', step.prefix .. ':expiry', ...)
-  end)
-  step.leased, step.unleased, step.expiring = {}, {}, {}
-end
-
 -- The item of a claim that still stands.
 local function held_item(step, user, item_id, claim_id)
   local item = read_item(step, user, item_id)
   return item and item.claim_id == claim_id and item
 end
 
--- Keeps a message aside until it is due. Members of one due time are sorted as text, so that their number
--- keeps them in the order in which they were submitted.
-local function delay_item(step, user, item_id, body, due, seq)
-  local name = reference(user, item_id)
-  redis.call('HSET', step.prefix .. ':delayed', name, body)
-  redis.call('ZADD', step.prefix .. ':due', due, string.format('%016d:', seq) .. name)
-  expect(step, due)
-end
-
--- The body of a message that is in its lane.
-local function body_in_lane(key, entry)
-  local entries = redis.call('XRANGE', key, entry, entry)
-  return entries[1] and entries[1][2][2]
-end
-
--- Lets the entry of a message leave its lane.
-local function withdraw(lane, item)
-  lane.ended[#lane.ended + 1] = item.entry
-  item.entry = ''
-end
-
--- A dead letter keeps its body, and nothing removes it but a person.
-local function bury(step, lane, user, item_id, item, problem)
-  local body = body_in_lane(lane.key, item.entry)
-  if body then
-    redis.call('HSET', step.prefix .. ':dead', reference(user, item_id), body)
-  end
-  withdraw(lane, item)
-  item.status = 'failed'
-  item.note = string.format('"failed_at":%d,', step.now) .. note_error(problem)
+-- What a worker or a view must know of a message beside its body.
+local function message_row(item, body)
+  return { body, item.entry, item.attempts, item.losses, item.rare.requeues or 0, item.submitted_at }
 end
