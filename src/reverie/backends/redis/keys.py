@@ -6,20 +6,20 @@
 | `{prefix}:lanes` | hash: the counts of each lane that has work (see `lua/lanes.lua`) |
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
 | `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
-| `{prefix}:labels`, `{prefix}:tenants` | hashes: what each of them has that has not ended (see `lua/scopes.lua`) |
+| `{prefix}:labels`, `{prefix}:tenants` | hashes: how much each has that has not ended (`lua/scopes.lua`) |
 | `{prefix}:counters` | hash: `seq` and `turn`, the last that were given; `depth` and `running` of all |
-| `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if that is not now |
+| `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
 | `{prefix}:leases` | sorted set: when the lease of each claim runs out |
-| `{prefix}:delayed`, `{prefix}:due` | hash: the bodies of messages that wait aside; sorted set: when they are due |
+| `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: when due |
 | `{prefix}:deadlines` | sorted set: by when waiting messages must have started |
 | `{prefix}:dependants:{item}` | set: the items of the same user that wait for this one, until it ends |
-| `{prefix}:unique:{lane}:{unique_key}` | sorted set: the items that have the key; expires after their window |
+| `{prefix}:unique:{lane}:{unique_key}` | sorted set: the items that have the key; expires after its window |
 | `{prefix}:memos:{item}` | hash: what runs of a message have kept, by step |
 | `{prefix}:dead` | hash: the bodies of dead letters and cancelled messages |
 | `{prefix}:failed`, `{prefix}:cancelled` | sorted sets: these, by their number |
 | `{prefix}:expiry` | sorted set: when the status of ended items is removed |
 | `{prefix}:paused` | hash: why labels are paused |
-| `{prefix}:workers`, `{prefix}:alive` | hash: what workers handle; sorted set: until when they count as alive |
+| `{prefix}:workers`, `{prefix}:alive` | hash: what workers handle; sorted set: until when they are alive |
 | `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
@@ -27,8 +27,9 @@
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
 
 Ids of letters, digits and `_.@-` stand as they are. In others every other byte is percent-encoded, so that
-`:` always separates and two ids never share a key. `{item}` is a user's encoded id, `:`, the id of an item, and
-all that encoded once more. A lane has three parts after the prefix, the queue's own keys have one, two or five.
+`:` always separates and two ids never share a key. `{item}` is a user's encoded id, `:` and the id of an
+item, encoded together once more. A lane has three parts after the prefix, the queue's own keys have one, two
+or five.
 """
 
 from __future__ import annotations

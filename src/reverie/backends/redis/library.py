@@ -1,7 +1,7 @@
 """The queue's functions on the server, and calling them.
 
-Libraries are named by version and by a hash of their text, so that an older and a newer Reverie find their own
-functions on one server, and a server never goes on with an older text of the same version. VERSION is that of
+Libraries are named by version and by a hash of their text, so that an older and a newer Reverie find their
+own functions on one server, and no server goes on with an older text of the same version. VERSION is that of
 the keys: whoever changes what stands in them gives it a new one.
 """
 

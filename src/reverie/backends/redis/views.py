@@ -144,7 +144,9 @@ class RedisViews:
         request = {"items": [(encode_id(one.user_id), one.item_id) for one in found]}
         reply = msgspec.msgpack.decode(await self._call("bodies", request), type=wire.BodiesReply)
         return [
-            wire.read_body(body, meta.submitted_at, meta.attempts, meta.losses, meta.requeues) if body else None
+            wire.read_body(body, meta.submitted_at, meta.attempts, meta.losses, meta.requeues)
+            if body
+            else None
             for (_, _, meta), body in zip(found, reply.bodies, strict=True)
         ]
 

@@ -7,7 +7,7 @@
 local GROUP = 'scheduler_group'
 local RETURNED = '_returned' -- the consumer that owns the entries which were handed back
 local CHUNK = 1000 -- values sent in one command; Lua cannot unpack a table of any length
-local TOKENS = 4 -- the most wake-up tokens that one list holds
+local TOKENS = 4 -- the most wake-up tokens that one list holds, if not all who wait should hear of it
 local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
 local MARGIN_MS = 60000 -- what ends by its value on the queue's clock: its key goes a little later
 
@@ -69,9 +69,9 @@ local function expect(step, moment)
   end
 end
 
--- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer.
-local function leave_tokens(list, wanted)
-  local missing = math.min(wanted, TOKENS) - redis.call('LLEN', list)
+-- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer, and at most `most`.
+local function leave_tokens(list, wanted, most)
+  local missing = math.min(wanted, most or TOKENS) - redis.call('LLEN', list)
   for _ = 1, missing do
     redis.call('RPUSH', list, '1')
   end

@@ -50,17 +50,19 @@ local function read_returned(step, lane, user, count)
   return entries, false
 end
 
--- Hands entries back from the first on that was lost before, unless that comes first; the answer is how many.
+-- Lets what was lost before come alone: it and what comes after it is handed back, and if it comes first, only
+-- what comes after it. The answer is how many.
 local function cut_at_loss(step, lane, user, entries)
   local item_ids = {}
   for index, entry in ipairs(entries) do
     item_ids[index] = entry[2][4] or ''
   end
   fetch_items(step, user, item_ids)
-  local cut = 0
-  for index = 2, #entries do
+  local cut, lost = 0, false
+  for index = 1, #entries do
     local item = read_item(step, user, item_ids[index])
-    if cut > 0 or item and item.losses > 0 then
+    lost = lost or item and item.losses > 0
+    if lost and index > 1 then
       lane.back[#lane.back + 1] = entries[index][1]
       entries[index] = nil
       cut = cut + 1

@@ -1,6 +1,7 @@
 -- Commands: what a person asks for. Those that choose items are given `which`: user, ids, task, cube, label, limit.
 
 local OPEN = { waiting = true, in_progress = true }
+local CANCELLED = '%00cancelled' -- stands for a label, as in `reverie.backends.wakeup`
 local PAGE = 1000 -- how much of a large key is read at a time
 
 local function matches(which, found)
@@ -127,11 +128,8 @@ end
 
 -- Tells all workers that someone wants running work cancelled; who does not hear it learns it when it renews.
 local function tell_of_cancel(step)
-  local tokens = step.prefix .. ':wake:' .. encode('\0cancelled')
-  for _ = 1, math.max(1, redis.call('HLEN', step.prefix .. ':workers')) do
-    redis.call('RPUSH', tokens, '1')
-  end
-  redis.call('PEXPIRE', tokens, TOKEN_TTL_MS)
+  local workers = math.max(1, redis.call('HLEN', step.prefix .. ':workers'))
+  leave_tokens(step.prefix .. ':wake:' .. CANCELLED, workers, workers)
 end
 
 -- What waits ends at once, what runs is asked to stop.
