@@ -67,7 +67,7 @@ class Bench:
 
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""
-        passing = (":counters", ":horizon", ":expiry", ":wake", ":dead", ":failed", ":cancelled", "-status")
+        passing = (":labels", ":horizon", ":expiry", ":wake", ":dead", ":failed", ":cancelled", "-status")
         return {key for key in self.key_names() if not key.startswith(passing)}
 
     def meta(self, message: Message) -> dict:
@@ -171,7 +171,7 @@ async def test_what_was_kept_long_enough_leaves_no_key(bench: Bench) -> None:
     await bench.settle(*await bench.claim())
     bench.clock.advance(60)
     assert (await bench.queue.advance(10)).expired == 1
-    assert {key for key in bench.key_names() if not key.startswith(":wake")} == {":counters"}
+    assert {key for key in bench.key_names() if not key.startswith(":wake")} == {":labels"}
 
 
 async def test_a_stream_that_somebody_else_writes_to_is_not_deleted(bench: Bench) -> None:

@@ -84,7 +84,7 @@ class RedisViews:
     async def labels(self) -> list[LabelState]:
         """See `QueueViews.labels`."""
         reply = await self._look()
-        counts = {label: text.split() for label, text in _pairs(reply.labels)}
+        counts = {label: text.split() for label, text in _pairs(reply.labels) if label}
         paused = dict(_pairs(reply.paused))
         handled = {encode_id(label) for worker in _alive(reply) for label in worker.labels}
         states = []

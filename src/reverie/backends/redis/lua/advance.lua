@@ -45,19 +45,15 @@ local function expire(step)
   for _, found in ipairs(read_all(step, names)) do
     forget(step, found.user, found.id, found.item)
   end
-  in_chunks(names, function(...)
-    redis.call('ZREM', step.prefix .. ':expiry', ...)
-  end)
+  send('ZREM', step.prefix .. ':expiry', names)
   return #names
 end
 
 -- Forgets workers that have not been heard of, and rates that nobody comes up against any more.
 local function prune(step)
   local gone = fallen_due(step, 'alive', step.request.limit)
-  in_chunks(gone, function(...)
-    redis.call('HDEL', step.prefix .. ':workers', ...)
-    redis.call('ZREM', step.prefix .. ':alive', ...)
-  end)
+  send('HDEL', step.prefix .. ':workers', gone)
+  send('ZREM', step.prefix .. ':alive', gone)
   redis.call('ZREMRANGEBYSCORE', step.prefix .. ':arrivals', '-inf', step.now)
 end
 

@@ -35,10 +35,9 @@ local function open_step(arguments)
     touched = {}, -- those that may have changed since they were last written
     users = {}, -- by encoded id: the items that were looked at
     changed = {}, -- users with items that have changed since they were last written
-    scopes = { labels = {}, tenants = {} }, -- by name: what is counted for them
+    scopes = { labels = {}, tenants = {}, lanes = {} }, -- by name: what is counted for them
     counted = {}, -- those whose counts have changed since they were last written
-    depth = 0, -- messages more that have not ended, since the total was last written
-    running = 0, -- messages more in progress, since the total was last written
+    freed = false, -- whether a claim has ended
     just_ended = {}, -- messages that others depend on and that have ended
     leased = {}, -- score and member of leases to write
     unleased = {}, -- members of leases to remove
@@ -55,10 +54,10 @@ local function encode(text)
   end))
 end
 
--- Calls `send` with all values as arguments, a bounded number at a time.
-local function in_chunks(values, send)
+-- Sends one command for all values, a bounded number at a time.
+local function send(command, key, values)
   for first = 1, #values, CHUNK do
-    send(unpack(values, first, math.min(first + CHUNK - 1, #values)))
+    redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
   end
 end
 

@@ -2,28 +2,6 @@
 
 local OVERDUE_LIMIT = 1000 -- how many messages past their deadline one claim fails at most
 
--- Members of a sorted set whose moment has come.
-local function fallen_due(step, name, limit)
-  return redis.call('ZRANGE', step.prefix .. ':' .. name, '-inf', step.now, 'BYSCORE', 'LIMIT', 0, limit)
-end
-
--- Fails what was not started before its deadline; the answer has what must be known of each.
-local function fail_overdue(step, limit)
-  local rows = {}
-  local names = fallen_due(step, 'deadlines', limit)
-  for _, found in ipairs(read_all(step, names)) do
-    local body = found.item.status == 'waiting'
-      and end_item(step, found.user, found.id, found.item, 'failed', 'deadline')
-    if body then
-      rows[#rows + 1] = message_row(found.item, body)
-    end
-  end
-  in_chunks(names, function(...)
-    redis.call('ZREM', step.prefix .. ':deadlines', ...)
-  end)
-  return rows, #names
-end
-
 -- The first entries that were handed back, now owned by the worker. If the first one was lost before, only that.
 local function read_returned(step, lane, user, count)
   local pending = redis.pcall('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)
@@ -31,22 +9,24 @@ local function read_returned(step, lane, user, count)
   for index, entry in ipairs(pending.err and {} or pending) do
     ids[index] = entry[1]
   end
-  local function take(...)
-    for _, entry in ipairs(redis.call('XCLAIM', lane.key, GROUP, step.request.claim.worker, 0, ...)) do
+  local function take(first, last)
+    local worker = step.request.claim.worker
+    for _, entry in ipairs(redis.call('XCLAIM', lane.key, GROUP, worker, 0, unpack(ids, first, last))) do
       entries[#entries + 1] = entry
     end
   end
   lane.returned = #ids < count and 0 or lane.returned - #ids
-  local first = table.remove(ids, 1)
-  if first then
-    take(first)
+  if #ids > 0 then
+    take(1, 1)
     local item = entries[1] and read_item(step, user, entries[1][2][4] or '')
     if item and item.losses > 0 then
-      lane.returned = lane.returned + #ids
+      lane.returned = lane.returned + #ids - 1
       return entries, true
     end
   end
-  in_chunks(ids, take)
+  for first = 2, #ids, CHUNK do
+    take(first, math.min(first + CHUNK - 1, #ids))
+  end
   return entries, false
 end
 
@@ -131,12 +111,15 @@ local function take_turns(step, label, most)
   local names = {}
   while #names < most do
     local popped = redis.call('ZPOPMIN', step.prefix .. ':ready:' .. label, most - #names)
+    if #popped == 0 then
+      break
+    end
     local fresh = {}
     for index = 1, #popped, 2 do
       fresh[#fresh + 1] = popped[index]
     end
     fetch_lanes(step, fresh)
-    fetch_tenants(step, fresh)
+    fetch_scopes(step, fresh)
     for _, name in ipairs(fresh) do
       local lane = lane_of(step, name)
       lane.since = 0
@@ -144,7 +127,7 @@ local function take_turns(step, label, most)
         names[#names + 1] = name
       end
     end
-    if #fresh == 0 or not step.limits.tenant_running then
+    if not step.limits.tenant_running then
       break
     end
   end
@@ -155,7 +138,7 @@ end
 local function claim_label(step, want, slots, served)
   local messages = slots * want.per_slot
   if step.limits.total_running then
-    messages = math.min(messages, step.limits.total_running - total(step, 'running'))
+    messages = math.min(messages, step.limits.total_running - total(step).running)
   end
   if messages < 1 then
     return 0
@@ -214,11 +197,11 @@ local function read_wants(step)
   return wants
 end
 
--- Those of them that have a lane ready.
+-- Those of them that have a lane ready. Where no slots are shared it does not matter how long that has waited.
 local function ready_wants(step, wants)
-  local ready = {}
+  local ready, shared = {}, step.request.claim.slots
   for _, want in ipairs(wants) do
-    local since = not want.paused and first_since(step, want.label)
+    local since = not want.paused and (not shared and step.now or first_since(step, want.label))
     if since then
       want.waited = step.now - since
       ready[#ready + 1] = want
@@ -231,7 +214,7 @@ end
 -- places of those wants that got nothing because of what the worker has room for: it should not wait for them.
 local function renew_tokens(step, wants)
   local passed = {}
-  local full = step.limits.total_running and total(step, 'running') >= step.limits.total_running
+  local full = step.limits.total_running and total(step).running >= step.limits.total_running
   for index, want in ipairs(wants) do
     local tokens = step.prefix .. ':wake:' .. want.label
     if full or want.paused or redis.call('EXISTS', step.prefix .. ':ready:' .. want.label) == 0 then

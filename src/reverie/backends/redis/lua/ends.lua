@@ -82,6 +82,26 @@ local function lose(step, user, item_id, item)
   write_item(step, user, item_id, item)
 end
 
+-- Members of a sorted set whose moment has come.
+local function fallen_due(step, name, limit)
+  return redis.call('ZRANGE', step.prefix .. ':' .. name, '-inf', step.now, 'BYSCORE', 'LIMIT', 0, limit)
+end
+
+-- Fails what was not started before its deadline; the answer has what must be known of each.
+local function fail_overdue(step, limit)
+  local rows = {}
+  local names = fallen_due(step, 'deadlines', limit)
+  for _, found in ipairs(read_all(step, names)) do
+    local body = found.item.status == 'waiting'
+      and end_item(step, found.user, found.id, found.item, 'failed', 'deadline')
+    if body then
+      rows[#rows + 1] = message_row(found.item, body)
+    end
+  end
+  send('ZREM', step.prefix .. ':deadlines', names)
+  return rows, #names
+end
+
 -- Lets a message that was kept go back to its lane, or be forgotten: nothing is left of its end.
 local function forget_end(step, user, item_id, item)
   local name = reference(user, item_id)
@@ -166,10 +186,11 @@ end
 
 -- Whoever has waited because of all that runs may go on: wakes those who wait for labels that have work.
 local function tell_of_room(step)
-  if step.running >= 0 or not step.limits.total_running then
+  if not step.freed or not step.limits.total_running then
     return
   end
-  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do
+  step.freed = false
+  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the one for all has no ring
     if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
       leave_tokens(step.prefix .. ':wake:' .. label, 1)
     end
@@ -183,14 +204,8 @@ local function finish(step)
   write_lanes(step)
   tell_of_room(step)
   write_counts(step)
-  in_chunks(step.leased, function(...)
-    redis.call('ZADD', step.prefix .. ':leases', ...)
-  end)
-  in_chunks(step.unleased, function(...)
-    redis.call('ZREM', step.prefix .. ':leases', ...)
-  end)
-  in_chunks(step.expiring, function(...)
-    redis.call('ZADD', step.prefix .. ':expiry', ...)
-  end)
+  send('ZADD', step.prefix .. ':leases', step.leased)
+  send('ZREM', step.prefix .. ':leases', step.unleased)
+  send('ZADD', step.prefix .. ':expiry', step.expiring)
   step.leased, step.unleased, step.expiring = {}, {}, {}
 end

@@ -86,22 +86,29 @@ local function details_of(item)
   return cjson.decode('{' .. item.details)
 end
 
--- Single details, found without decoding the rest: quotes inside of a value would be escaped.
+-- A single detail, found without decoding the rest: quotes inside of a value would be escaped.
+local function detail(item, name, pattern)
+  local _, last = string.find(item.details, '"' .. name .. '":', 1, true)
+  return last and string.match(item.details, pattern, last + 1)
+end
+
 local function lane_name(item)
-  return string.match(item.details, '"lane":"([^"]*)"')
+  item.lane = item.lane or detail(item, 'lane', '^"([^"]*)"')
+  return item.lane
 end
 
 local function fingerprint_of(item)
-  return string.match(item.details, '"fingerprint":"(%x*)"')
+  return detail(item, 'fingerprint', '^"(%x*)"')
 end
 
 local function seq_of(item)
-  return tonumber(string.match(item.details, '"seq":(%d+)}$'))
+  item.seq = item.seq or tonumber(detail(item, 'seq', '^%d+'))
+  return item.seq
 end
 
 -- By when it must have started; what a person has sent back may take its time.
 local function deadline_of(item)
-  return not item.rare.requeues and tonumber(string.match(item.details, '"deadline":(-?%d+)'))
+  return not item.rare.requeues and tonumber(detail(item, 'deadline', '^-?%d+') or nil)
 end
 
 local function note_error(problem)
@@ -133,15 +140,18 @@ end
 
 -- Reads many items of one user by one command, before they are asked for one by one.
 local function fetch_items(step, user_id, item_ids)
-  local user = user_of(step, user_id)
-  for first = 1, #item_ids, CHUNK do
-    local last = math.min(first + CHUNK - 1, #item_ids)
-    local texts = redis.call('HMGET', user.key, unpack(item_ids, first, last))
+  local user, unknown = user_of(step, user_id), {}
+  for _, item_id in ipairs(item_ids) do
+    if user.items[item_id] == nil then
+      unknown[#unknown + 1] = item_id
+    end
+  end
+  for first = 1, #unknown, CHUNK do
+    local last = math.min(first + CHUNK - 1, #unknown)
+    local texts = redis.call('HMGET', user.key, unpack(unknown, first, last))
     for index = first, last do
       local text = texts[index - first + 1]
-      if user.items[item_ids[index]] == nil then
-        user.items[item_ids[index]] = text and parse_item(text)
-      end
+      user.items[unknown[index]] = text and parse_item(text)
     end
   end
 end
@@ -160,6 +170,17 @@ local function fetch_rows(step, rows)
   for _, user in ipairs(users) do
     fetch_items(step, user, ids[user])
   end
+end
+
+-- The same for messages that are submitted, and for their lanes.
+local function fetch_messages(step, messages)
+  local lanes = {}
+  for index, message in ipairs(messages) do
+    lanes[index] = message[3]
+  end
+  fetch_rows(step, messages)
+  fetch_lanes(step, lanes)
+  fetch_scopes(step, lanes)
 end
 
 -- Whatever stands under this id.
@@ -218,9 +239,7 @@ local function write_items(step)
       values[#values + 1] = item_text(item)
     end
     user.changed = {}
-    in_chunks(values, function(...)
-      redis.call('HSET', user.key, ...)
-    end)
+    send('HSET', user.key, values)
   end
   step.changed = {}
 end

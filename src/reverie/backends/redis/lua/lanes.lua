@@ -33,16 +33,38 @@ local function new_lane(step, name, state, rest)
   return lane
 end
 
+-- Those of the names that were not looked at yet, each once.
+local function unknown_lanes(step, names)
+  local unknown, seen = {}, {}
+  for _, name in ipairs(names) do
+    if not step.lanes[name] and not seen[name] then
+      seen[name] = true
+      unknown[#unknown + 1] = name
+    end
+  end
+  return unknown
+end
+
 -- Reads many lanes by few commands, before they are asked for one by one.
 local function fetch_lanes(step, names)
-  for first = 1, #names, CHUNK do
-    local last = math.min(first + CHUNK - 1, #names)
-    local states = redis.call('HMGET', step.prefix .. ':lanes', unpack(names, first, last))
-    local rests = redis.call('ZMSCORE', step.prefix .. ':resting', unpack(names, first, last))
+  local unknown, drained = unknown_lanes(step, names), {}
+  for first = 1, #unknown, CHUNK do
+    local last = math.min(first + CHUNK - 1, #unknown)
+    local states = redis.call('HMGET', step.prefix .. ':lanes', unpack(unknown, first, last))
     for index = first, last do
-      if not step.lanes[names[index]] then
-        new_lane(step, names[index], states[index - first + 1], rests[index - first + 1])
+      local state = states[index - first + 1]
+      if state then
+        new_lane(step, unknown[index], state)
+      else
+        drained[#drained + 1] = unknown[index]
       end
+    end
+  end
+  for first = 1, #drained, CHUNK do
+    local last = math.min(first + CHUNK - 1, #drained)
+    local rests = redis.call('ZMSCORE', step.prefix .. ':resting', unpack(drained, first, last))
+    for index = first, last do
+      new_lane(step, drained[index], nil, rests[index - first + 1])
     end
   end
 end
@@ -97,6 +119,7 @@ end
 -- Counts a message of a lane whose claim has ended, and lets the lane rest.
 local function end_run(step, lane, rest)
   lane.running = math.max(0, lane.running - 1)
+  step.freed = true
   count(step, lane.name, 0, -1)
   if rest > 0 then
     lane.rest = math.max(lane.rest, step.now + rest)
@@ -104,14 +127,20 @@ local function end_run(step, lane, rest)
 end
 
 local function remove_entries(lane)
-  in_chunks(lane.ended, function(...)
-    redis.call('XACK', lane.key, GROUP, ...)
-    redis.call('XDEL', lane.key, ...)
-  end)
-  lane.ended = {}
+  if #lane.ended > 0 then
+    for first = 1, #lane.ended, CHUNK do
+      local last = math.min(first + CHUNK - 1, #lane.ended)
+      redis.call('XACK', lane.key, GROUP, unpack(lane.ended, first, last))
+    end
+    send('XDEL', lane.key, lane.ended)
+    lane.ended = {}
+  end
 end
 
 local function return_entries(lane)
+  if #lane.back == 0 then
+    return
+  end
   for first = 1, #lane.back, CHUNK do
     local command = { lane.key, GROUP, RETURNED, 0 }
     for index = first, math.min(first + CHUNK - 1, #lane.back) do
@@ -190,24 +219,24 @@ end
 
 local function write_rings(step, rings)
   for label, names in pairs(rings) do
-    local turn = redis.call('HINCRBY', step.prefix .. ':counters', 'turn', #names) - #names
+    local turn = take_numbers(step, 'turn', #names)
     local members = {}
     for index, name in ipairs(names) do
       members[#members + 1] = turn + index
       members[#members + 1] = name
     end
-    in_chunks(members, function(...)
-      redis.call('ZADD', step.prefix .. ':ready:' .. label, ...)
-    end)
+    send('ZADD', step.prefix .. ':ready:' .. label, members)
     leave_tokens(step.prefix .. ':wake:' .. label, #names)
   end
 end
 
 local function touch_unparked(step)
   local names = unpark(step)
-  fetch_lanes(step, names)
-  for _, name in ipairs(names) do
-    lane_of(step, name)
+  if names then
+    fetch_lanes(step, names)
+    for _, name in ipairs(names) do
+      lane_of(step, name)
+    end
   end
 end
 
@@ -231,21 +260,18 @@ end
 
 -- Writes the touched lanes. Those that may be served now join the end of their label's ring.
 local function write_lanes(step)
-  local states, rings, drained = {}, {}, { streams = {}, names = {} }
   touch_unparked(step)
+  if #step.touched == 0 then
+    return
+  end
+  local states, rings, drained = {}, {}, { streams = {}, names = {} }
   write_touched(step, states, rings, drained)
-  in_chunks(states, function(...)
-    redis.call('HSET', step.prefix .. ':lanes', ...)
-  end)
-  in_chunks(drained.streams, function(...)
-    redis.call('DEL', ...)
-  end)
-  in_chunks(drained.names, function(...)
-    redis.call('HDEL', step.prefix .. ':lanes', ...)
-  end)
-  in_chunks(step.resting, function(...)
-    redis.call('ZADD', step.prefix .. ':resting', ...)
-  end)
+  send('HSET', step.prefix .. ':lanes', states)
+  for _, stream in ipairs(drained.streams) do
+    redis.call('DEL', stream)
+  end
+  send('HDEL', step.prefix .. ':lanes', drained.names)
+  send('ZADD', step.prefix .. ':resting', step.resting)
   step.resting = {}
   write_rings(step, rings)
 end

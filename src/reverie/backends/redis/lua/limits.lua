@@ -3,6 +3,7 @@
 -- A refusal is {what, place of the message, number, count, text}, of which each kind says what it means; Python
 -- makes the error of it. The arithmetic is that of `reverie.backends.limits`.
 
+local NONE = {}
 local TOTAL = 'total' -- stands for all tenants; the name of a tenant has a ':'
 
 local function find_unhandled(step, messages)
@@ -29,13 +30,13 @@ end
 local function unknown_parent(step, messages)
   local given
   for _, message in ipairs(messages) do
-    for _, parent in ipairs(message[11] or {}) do
-      if not given then
-        given = {}
-        for _, one in ipairs(messages) do
-          given[reference(one[1], one[2])] = true
-        end
+    if message[11] and not given then
+      given = {}
+      for _, one in ipairs(messages) do
+        given[reference(one[1], one[2])] = true
       end
+    end
+    for _, parent in ipairs(message[11] or NONE) do
       if not given[reference(message[1], parent)] and not read_item(step, message[1], parent) then
         return parent
       end
@@ -43,23 +44,31 @@ local function unknown_parent(step, messages)
   end
 end
 
--- How many new messages there are in all, and for each tenant, in their order.
-local function count_new(step, messages)
-  local new, tenants, by_name, seen = 0, {}, {}, {}
+-- The places of the new messages, of which each counts once.
+local function find_new(step, messages)
+  local new, seen = {}, {}
   for index, message in ipairs(messages) do
     local name = reference(message[1], message[2])
     if not seen[name] and not known_item(step, message[1], message[2]) then
       seen[name] = true
-      new = new + 1
-      local tenant = string.match(message[3], '^(.*):')
-      if not by_name[tenant] then
-        by_name[tenant] = { name = tenant, index = index - 1, new = 0 }
-        tenants[#tenants + 1] = by_name[tenant]
-      end
-      by_name[tenant].new = by_name[tenant].new + 1
+      new[#new + 1] = index
     end
   end
-  return new, tenants
+  return new
+end
+
+-- The tenants of these messages, in their order, and how many each has.
+local function by_tenant(messages, new)
+  local tenants, by_name = {}, {}
+  for _, index in ipairs(new) do
+    local name = string.match(messages[index][3], '^(.*):')
+    if not by_name[name] then
+      by_name[name] = { name = name, index = index - 1, new = 0 }
+      tenants[#tenants + 1] = by_name[name]
+    end
+    by_name[name].new = by_name[name].new + 1
+  end
+  return tenants
 end
 
 -- When the rate allows what comes after these messages, or a refusal because they come too soon.
@@ -76,8 +85,9 @@ end
 
 local function refuse_total(step, new, arrivals)
   local limits = step.limits
-  if limits.total_depth and total(step, 'depth') + new > limits.total_depth then
-    return { 'depth', -1, total(step, 'depth') + new, new, '' }
+  local depth = limits.total_depth and total(step).depth + new
+  if depth and depth > limits.total_depth then
+    return { 'depth', -1, depth, new, '' }
   end
   return limits.total_rate and next_arrival(step, TOTAL, -1, limits.total_rate, new, arrivals)
 end
@@ -93,26 +103,25 @@ local function refuse_tenant(step, tenant, arrivals)
 end
 
 local function over_limits(step, messages)
-  local new, tenants = count_new(step, messages)
-  if new == 0 then
+  local new, arrivals, limits = find_new(step, messages), {}, step.limits
+  if #new == 0 then
     return
   end
-  local arrivals = {}
-  local refusal = refuse_total(step, new, arrivals)
-  for _, tenant in ipairs(tenants) do
-    refusal = refusal or refuse_tenant(step, tenant, arrivals)
+  local refusal = refuse_total(step, #new, arrivals)
+  if limits.tenant_depth or limits.tenant_rate then
+    for _, tenant in ipairs(by_tenant(messages, new)) do
+      refusal = refusal or refuse_tenant(step, tenant, arrivals)
+    end
   end
   if not refusal then
-    in_chunks(arrivals, function(...)
-      redis.call('ZADD', step.prefix .. ':arrivals', ...)
-    end)
+    send('ZADD', step.prefix .. ':arrivals', arrivals)
   end
   return refusal
 end
 
 -- Why nothing of these messages is taken, if it is not.
 local function refuse(step, messages)
-  fetch_rows(step, messages)
+  fetch_messages(step, messages)
   local refusal = find_unhandled(step, messages)
   if refusal then
     return refusal

@@ -53,7 +53,8 @@ local function settle(step, row)
   else
     end_claim(step, item, row)
   end
-  if move == 'complete' then
+  if move == 'complete' and #follow_ups > 0 then
+    fetch_messages(step, follow_ups)
     insert_all(step, follow_ups)
   end
   return 'applied'
@@ -77,7 +78,7 @@ local function settle_call(_, arguments)
   local names = lanes_of(step.request.settlements)
   fetch_rows(step, step.request.settlements)
   fetch_lanes(step, names)
-  fetch_tenants(step, names)
+  fetch_scopes(step, names)
   for index, row in ipairs(step.request.settlements) do
     local state, parent = settle(step, row)
     states[index] = state

@@ -90,19 +90,13 @@ local function settle_in_all(step, new)
 end
 
 -- Accepts messages in their order. The answer has one word for each, and pairs of the place of a message and
--- the item that stands for it, where that is another.
+-- the item that stands for it, where that is another. Who calls this has fetched them.
 local function insert_all(step, messages)
-  local answers, others, new, lanes = {}, {}, {}, {}
+  local answers, others, new = {}, {}, {}
   if #messages == 0 then
     return answers, others
   end
-  for index, message in ipairs(messages) do
-    lanes[index] = message[3]
-  end
-  fetch_rows(step, messages)
-  fetch_lanes(step, lanes)
-  fetch_tenants(step, lanes)
-  local seq = redis.call('HINCRBY', step.prefix .. ':counters', 'seq', #messages) - #messages
+  local seq = take_numbers(step, 'seq', #messages)
   for index, message in ipairs(messages) do
     local word, other = insert(step, message, seq + index)
     answers[index] = word
