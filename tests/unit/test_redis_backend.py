@@ -6,93 +6,31 @@ import asyncio
 import importlib
 import sys
 import threading
-import uuid
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from redis import Redis
 
-from reverie.backends.moves import (
-    ClaimRequest,
-    Move,
-    QueueLimits,
-    Renewal,
-    Settlement,
-    Status,
-    StatusQuery,
-    Want,
-)
+from redis_bench import NOW, Bench, message, open_bench
+from reverie.backends.moves import Move, Renewal, Settlement, Status, StatusQuery
 from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
 from reverie.backends.redis.keys import GROUP, Keys, encode_id
 from reverie.backends.redis.library import LIBRARY
 from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
-from reverie.message import Lane, Message
-from servers import RedisClock, delete_keys, valkey
+from reverie.message import Lane
+from servers import valkey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-NOW = 1_800_000_000_000
-
-
-@dataclass
-class Bench:
-    """A backend, and the server as anyone else sees it."""
-
-    backend: RedisBackend
-    server: Redis
-    prefix: str
-    clock: RedisClock
-
-    def __post_init__(self) -> None:
-        self.queue = self.backend.queue
-
-    async def claim(self, **want) -> list:
-        wants = {"work": Want(**{"slots": 10_000, "quantum": 10_000, **want})}
-        return await self.queue.claim(ClaimRequest(worker="w", wants=wants))
-
-    async def settle(self, *claims, move: Move = Move.COMPLETE, **fields) -> None:
-        settlements = [Settlement(claim=claim, move=move, **fields) for claim in claims]
-        assert {answer.state for answer in await self.queue.settle(settlements)} == {"applied"}
-
-    def key_names(self) -> set[str]:
-        """What the queue has on the server, without the names' common beginning."""
-        found = {key.decode().removeprefix(self.prefix) for key in self.server.scan_iter(f"{self.prefix}*")}
-        return found - {":clock", ":wake_clock"}
-
-    def lane_keys(self) -> set[str]:
-        """Those that are there because of a lane that has work."""
-        passing = (":labels", ":horizon", ":expiry", ":wake", ":dead", ":failed", ":cancelled", "-status")
-        return {key for key in self.key_names() if not key.startswith(passing)}
-
-    def meta(self, message: Message) -> dict:
-        keys = Keys(self.prefix, f"{self.prefix}-status")
-        return msgspec.json.decode(self.server.hget(keys.task_meta(message.user_id), message.item_id))
-
 
 @pytest.fixture
 async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    prefix = f"test-{uuid.uuid4()}"
-    limits = QueueLimits(retention_ms=60_000)
-    backend = RedisBackend(
-        redis_url, limits, prefix=prefix, status_prefix=f"{prefix}-status", allow_volatile=True
-    )
-    clock = RedisClock(redis_url, prefix, NOW)
-    await backend.open()
-    with Redis.from_url(redis_url) as server:
-        yield Bench(backend, server, prefix, clock)
-    await backend.close()
-    clock.close()
-    delete_keys(redis_url, prefix)
-
-
-def message(item_id: str, user_id: str = "ann", **fields) -> Message:
-    return Message(**{"item_id": item_id, "user_id": user_id, "label": "work", "content": item_id, **fields})
+    async with open_bench(redis_url) as opened:
+        yield opened
 
 
 # -- keys --------------------------------------------------------------------------------------------

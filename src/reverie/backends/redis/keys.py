@@ -6,7 +6,7 @@
 | `{prefix}:lanes` | hash: the counts of each lane that has work (see `lua/lanes.lua`) |
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
 | `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
-| `{prefix}:labels`, `{prefix}:tenants` | hashes: how much each has; all, under an empty name (`lua/scopes.lua`) |
+| `{prefix}:labels`, `{prefix}:tenants` | hashes: how much each has, and all (see `lua/scopes.lua`) |
 | `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
 | `{prefix}:leases` | sorted set: when the lease of each claim runs out |
 | `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: when due |
