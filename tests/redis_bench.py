@@ -53,8 +53,8 @@ class Bench:
 
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""
-        passing = (":labels", ":horizon", ":expiry", ":wake", ":dead", ":failed", ":cancelled", "-status")
-        return {key for key in self.key_names() if not key.startswith(passing)}
+        others = {":labels", ":horizon", ":expiry", ":dead", ":failed", ":cancelled"}
+        return {key for key in self.key_names() - others if not key.startswith((":wake", "-status"))}
 
     def tokens(self, label: str) -> int:
         return self.server.llen(f"{self.prefix}:wake:{label}")

@@ -62,6 +62,26 @@ async def test_what_was_handed_back_can_be_cancelled(bench: Bench) -> None:
     assert bench.lane_keys() == set()
 
 
+async def test_a_lane_that_must_rest_leaves_its_ring(bench: Bench) -> None:
+    await bench.queue.submit([message("1"), message("2")])
+    loose = {"ordered": False, "min_idle_ms": 5000}
+    claims = await bench.claim(slots=1, **loose)
+    assert ":ready:work" in bench.key_names()
+    await bench.settle(*claims)
+    assert ":ready:work" not in bench.key_names()
+    assert await bench.claim(**loose) == []
+    bench.clock.advance(5)
+    await bench.queue.advance(10)
+    assert len(await bench.claim(**loose)) == 1
+
+
+async def test_what_is_cancelled_has_no_deadline(bench: Bench) -> None:
+    await bench.queue.submit([message("1", deadline=within(5))])
+    assert ":deadlines" in bench.key_names()
+    await bench.control(CancelItems, user_id="ann")
+    assert bench.lane_keys() == set()
+
+
 @pytest.mark.parametrize("end", [Move.COMPLETE, Move.BURY, Move.CANCEL])
 async def test_dependencies_leave_no_key(bench: Bench, end: Move) -> None:
     await bench.queue.submit([message("a:1"), message("2", depends_on=("a:1",))])
@@ -158,6 +178,25 @@ async def test_lanes_of_a_full_tenant_wait_outside_of_their_rings(redis_url: str
         await bench.settle(*claims)
         assert bench.server.hget(f"{bench.prefix}:tenants", "ann:ann") == b"1 0"
         assert bench.tokens("other") == 1
+
+
+@pytest.mark.parametrize("before", [[], ["before 1", "before 2"]])
+async def test_what_was_lost_comes_alone_from_the_end_of_its_lane_too(
+    bench: Bench, before: list[str]
+) -> None:
+    """One that was lost, and then retried after a delay, takes a new place among new ones."""
+    await bench.queue.submit([message("lost")])
+    await bench.settle(*await bench.claim(ordered=False), move=Move.LOSE)
+    await bench.settle(*await bench.claim(ordered=False), move=Move.RETRY, delay_ms=1000)
+    await bench.queue.submit([message(name) for name in before])
+    bench.clock.advance(1)
+    await bench.queue.advance(10)
+    await bench.queue.submit([message("after 1"), message("after 2")])
+    for names in filter(None, [before, ["lost"], ["after 1", "after 2"]]):
+        claims = await bench.claim(ordered=False)
+        assert [claim.message.item_id for claim in claims] == names
+        await bench.settle(*claims)
+    assert bench.lane_keys() == set()
 
 
 # -- what stands there -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
@@ -337,7 +337,7 @@ def keys_of(rows: Iterable[tuple[str, str]]) -> list[Key]:
     return [Key(decode_id(user), item_id) for user, item_id in rows]
 
 
-def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Message], now: int) -> None:
+def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Message], now: int) -> NoReturn:
     """Say why nothing of a submit was taken: the same words as on every backend."""
     message = messages[refusal.index] if refusal.index >= 0 else None
     tenant = f"{message.user_id}/{message.mem_cube_id}" if message else None
@@ -350,6 +350,7 @@ def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Mess
         check_depth(scope, int(refusal.number), tenant)
     else:
         next_arrival(scope, refusal.number, now, refusal.count, tenant)
+    raise AssertionError(refusal)  # the function on the server has another arithmetic than ours
 
 
 def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list[Claim]:
