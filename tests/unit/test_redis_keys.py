@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from reverie.backends.moves import (
     StatusQuery,
     Want,
 )
+from reverie.backends.redis import keys
 from reverie.backends.redis.library import LIBRARY, MOVES, library_name, library_source
 from reverie.clock import from_epoch_ms
 from servers import valkey
@@ -348,6 +350,13 @@ async def test_a_changed_text_is_another_library(bench: Bench) -> None:
     assert library_source().startswith(f"#!lua name={LIBRARY}\n")
     names = {row[1] for row in bench.server.function_list(LIBRARY)}
     assert names == {LIBRARY.encode()}
+
+
+def test_every_key_is_described() -> None:
+    used = set(re.findall(r"prefix \.\. ':([a-z_]+)", library_source()))
+    described = set(re.findall(r"`{prefix}:([a-z_]+)", keys.__doc__ or ""))
+    assert {"lanes", "ready", "due", "wake_time"} <= used
+    assert used <= described
 
 
 def test_the_library_has_room_for_more_names() -> None:
