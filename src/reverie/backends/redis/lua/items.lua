@@ -86,29 +86,30 @@ local function details_of(item)
   return cjson.decode('{' .. item.details)
 end
 
--- A single detail, found without decoding the rest: quotes inside of a value would be escaped.
+-- A single detail, found by its name in quotes without decoding the rest: quotes inside of a value would be
+-- escaped.
 local function detail(item, name, pattern)
-  local _, last = string.find(item.details, '"' .. name .. '":', 1, true)
+  local _, last = string.find(item.details, name, 1, true)
   return last and string.match(item.details, pattern, last + 1)
 end
 
 local function lane_name(item)
-  item.lane = item.lane or detail(item, 'lane', '^"([^"]*)"')
+  item.lane = item.lane or detail(item, '"lane":', '^"([^"]*)"')
   return item.lane
 end
 
 local function fingerprint_of(item)
-  return detail(item, 'fingerprint', '^"(%x*)"')
+  return detail(item, '"fingerprint":', '^"(%x*)"')
 end
 
 local function seq_of(item)
-  item.seq = item.seq or tonumber(detail(item, 'seq', '^%d+'))
+  item.seq = item.seq or tonumber(detail(item, '"seq":', '^%d+'))
   return item.seq
 end
 
 -- By when it must have started; what a person has sent back may take its time.
 local function deadline_of(item)
-  return not item.rare.requeues and tonumber(detail(item, 'deadline', '^-?%d+') or nil)
+  return not item.rare.requeues and tonumber(detail(item, '"deadline":', '^-?%d+') or nil)
 end
 
 local function note_error(problem)

@@ -9,26 +9,28 @@ local STATE = '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+)$'
 -- Makes a lane of its text. One without a text is new, or was drained: then it may still have to rest.
 local function new_lane(step, name, state, rest)
   local tenant, label = string.match(name, '^(.*):([^:]*)$')
+  local waiting, returned, running, ordered, min_idle, rest_until, since = 0, 0, 0, '1', 0, rest or 0, 0
+  if state then
+    waiting, returned, running, ordered, min_idle, rest_until, since = string.match(state, STATE)
+  end
   local lane = {
     name = name,
     tenant = tenant,
     label = label,
     key = step.prefix .. ':' .. name,
     known = state and true, -- it has a text
+    touched = false,
+    waiting = tonumber(waiting),
+    returned = tonumber(returned),
+    running = tonumber(running),
+    ordered = ordered == '1',
+    min_idle = tonumber(min_idle),
+    rest = tonumber(rest_until),
+    known_rest = tonumber(rest_until),
+    since = tonumber(since),
     ended = {}, -- entries that leave the stream
     back = {}, -- entries that are handed back
   }
-  if state then
-    local waiting, returned, running, ordered, min_idle, rest_until, since = string.match(state, STATE)
-    lane.waiting, lane.returned, lane.running = tonumber(waiting), tonumber(returned), tonumber(running)
-    lane.ordered, lane.min_idle = ordered == '1', tonumber(min_idle)
-    lane.rest, lane.since = tonumber(rest_until), tonumber(since)
-  else
-    lane.waiting, lane.returned, lane.running = 0, 0, 0
-    lane.ordered, lane.min_idle = true, 0
-    lane.rest, lane.since = tonumber(rest or 0), 0
-  end
-  lane.known_rest = lane.rest
   step.lanes[name] = lane
   return lane
 end

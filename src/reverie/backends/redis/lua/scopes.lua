@@ -29,6 +29,15 @@ local function scope_of(step, kind, name)
     or new_scope(step, kind, name, redis.call('HGET', step.prefix .. ':' .. kind, name))
 end
 
+-- The tenant and the label that a lane belongs to.
+local function split_lane(step, lane_name)
+  local lane = step.lanes[lane_name]
+  if lane then
+    return lane.tenant, lane.label
+  end
+  return string.match(lane_name, '^(.*):([^:]*)$')
+end
+
 local function fetch_kind(step, kind, names)
   for first = 1, #names, CHUNK do
     local last = math.min(first + CHUNK - 1, #names)
@@ -50,7 +59,7 @@ local function fetch_scopes(step, lane_names)
   end
   want('labels', ALL)
   for _, lane_name in ipairs(lane_names) do
-    local tenant, label = string.match(lane_name, '^(.*):([^:]*)$')
+    local tenant, label = split_lane(step, lane_name)
     want('tenants', tenant)
     want('labels', label)
   end
@@ -69,7 +78,7 @@ end
 local function scopes_of(step, lane_name)
   local scopes = step.scopes.lanes[lane_name]
   if not scopes then
-    local tenant, label = string.match(lane_name, '^(.*):([^:]*)$')
+    local tenant, label = split_lane(step, lane_name)
     scopes = {
       scope_of(step, 'tenants', tenant),
       scope_of(step, 'labels', label),

@@ -34,6 +34,8 @@ local function new_item(step, message, seq)
     note = '',
     details = string.format('%s,"seq":%d}', message[7], seq),
     body = message[8],
+    lane = message[3],
+    seq = seq,
   }
 end
 
@@ -51,7 +53,9 @@ local function insert(step, message, seq)
   local item = new_item(step, message, seq)
   write_item(step, user, item_id, item)
   count(step, lane, 1, 0)
-  take_unique(step, item_id, item)
+  if message[9] then
+    take_unique(step, item_id, item)
+  end
   watch_deadline(step, user, item_id, item)
   if task then
     redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)

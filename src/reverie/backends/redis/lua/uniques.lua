@@ -7,9 +7,9 @@ end
 
 -- The key of the set that an item belongs to, and until when it belongs to it after its end.
 local function unique_of(step, item)
-  local encoded = detail(item, 'unique', '^"([^"]*)"')
+  local encoded = detail(item, '"unique":', '^"([^"]*)"')
   if encoded then
-    local window = tonumber(detail(item, 'unique_window_ms', '^%d+') or 0)
+    local window = tonumber(detail(item, '"unique_window_ms":', '^%d+') or 0)
     return unique_key(step, lane_name(item), encoded), item.submitted_at + window
   end
 end
