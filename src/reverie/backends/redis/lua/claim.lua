@@ -106,52 +106,58 @@ local function serve_lane(step, lane, count, served)
   return #rows
 end
 
--- Takes lanes out of a ring, in their turn. Those of a tenant that may have no more in progress are parked.
-local function take_turns(step, label, most)
-  local names = {}
-  while #names < most do
-    local popped = redis.call('ZPOPMIN', step.prefix .. ':ready:' .. label, most - #names)
-    if #popped == 0 then
-      break
-    end
-    local fresh = {}
-    for index = 1, #popped, 2 do
-      fresh[#fresh + 1] = popped[index]
-    end
-    fetch_lanes(step, fresh)
-    fetch_scopes(step, fresh)
-    for _, name in ipairs(fresh) do
-      local lane = lane_of(step, name)
-      lane.since = 0
-      if tenant_room(step, lane.tenant) > 0 then
-        names[#names + 1] = name
-      end
-    end
-    if not step.limits.tenant_running then
-      break
-    end
+-- Takes the next lanes out of a ring: names and turns.
+local function next_lanes(step, label, most)
+  local popped = redis.call('ZPOPMIN', step.prefix .. ':ready:' .. label, most)
+  local names, turns = {}, {}
+  for index = 1, #popped, 2 do
+    names[#names + 1] = popped[index]
+    turns[#turns + 1] = popped[index + 1]
   end
-  return names
+  if #names > 0 then
+    fetch_lanes(step, names)
+    fetch_scopes(step, names)
+  end
+  return names, turns
 end
 
--- Serves the ready lanes of one label; the answer is how many messages they gave.
+-- Serves lanes that were taken out of the ring until they have given enough; the answer is how many messages
+-- they gave. Lanes that are not needed keep their turn, those of a tenant that is full are parked when written.
+local function serve_lanes(step, want, names, turns, enough, served)
+  local given, unused = 0, {}
+  for index, name in ipairs(names) do
+    if given < enough then
+      local lane = lane_of(step, name)
+      local room = tenant_room(step, lane.tenant)
+      lane.since = 0
+      if may_be_served(lane) and room > 0 then
+        lane.ordered, lane.min_idle = want.ordered, want.min_idle
+        given = given + serve_lane(step, lane, math.min(want.quantum, enough - given, room), served)
+      end
+    else
+      unused[#unused + 1] = turns[index]
+      unused[#unused + 1] = name
+    end
+  end
+  send('ZADD', step.prefix .. ':ready:' .. want.label, unused)
+  return given
+end
+
+-- Serves the ready lanes of one label in turn; the answer is how many messages they gave.
 local function claim_label(step, want, slots, served)
   local messages = slots * want.per_slot
   if step.limits.total_running then
     messages = math.min(messages, step.limits.total_running - total(step).running)
   end
-  if messages < 1 then
-    return 0
-  end
-  local names = take_turns(step, want.label, messages)
-  local share = math.max(1, math.min(want.quantum, math.floor(messages / #names)))
-  local given = 0
-  for _, name in ipairs(names) do
-    local lane = lane_of(step, name)
-    local room = tenant_room(step, lane.tenant) -- another lane of this tenant may have taken it
-    if may_be_served(lane) and room > 0 then
-      lane.ordered, lane.min_idle = want.ordered, want.min_idle
-      given = given + serve_lane(step, lane, math.min(share, room), served)
+  local given, most = 0, 0
+  while given < messages do
+    -- Lanes that give less than they may make more of them necessary: nobody knows how many.
+    local left = messages - given
+    most = math.min(left, math.max(2 * most, math.ceil(left / want.quantum)))
+    local names, turns = next_lanes(step, want.label, most)
+    given = given + serve_lanes(step, want, names, turns, left, served)
+    if #names < most then
+      break
     end
   end
   write_lanes(step) -- those that may be served again join the ring
