@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LIBRARY", "Library", "library_name", "library_source"]
 
 VERSION = 2
-SHARED = ("base", "scopes", "lanes", "items", "places", "uniques", "ends", "limits", "submit", "shares")
+COMMON = ("base", "scopes", "lanes", "items", "places", "uniques", "ends", "limits", "submit", "shares")
 """What the moves have in common; each part may use those before it."""
 MOVES = ("claim", "held", "settle", "advance", "control", "look")
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
@@ -30,11 +30,11 @@ MOVES = ("claim", "held", "settle", "advance", "control", "look")
 
 def _read_parts() -> str:
     folder = resources.files(__package__ or "").joinpath("lua")
-    shared, moves = (
+    common, moves = (
         [folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names]
-        for names in (SHARED, MOVES)
+        for names in (COMMON, MOVES)
     )
-    return "\n".join([*shared, *(f"do\n{text}end" for text in moves)])
+    return "\n".join([*common, *(f"do\n{text}end" for text in moves)])
 
 
 def library_name(text: str) -> str:
