@@ -4,22 +4,32 @@
 |---|---|
 | `{prefix}:{user_id}:{mem_cube_id}:{label}` | a lane: the stream of its messages; gone when drained |
 | `{prefix}:lanes` | hash: the counts of each lane that has work (see `lua/lanes.lua`) |
-| `{prefix}:ready:{label}` | list: the lanes that may be served, in their turn |
-| `{prefix}:resting`, `{prefix}:rest:{lane}` | sorted set: until when lanes rest; the rest of a drained one |
+| `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
+| `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
+| `{prefix}:labels`, `{prefix}:tenants` | hashes: how much each has, and all (see `lua/scopes.lua`) |
+| `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
 | `{prefix}:leases` | sorted set: when the lease of each claim runs out |
-| `{prefix}:due`, `{prefix}:delayed` | sorted set and hash: messages that are due later, and their bodies |
+| `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: when due |
+| `{prefix}:deadlines` | sorted set: by when waiting messages must have started |
+| `{prefix}:dependants:{item}` | set: the items of the same user that wait for this one, until it ends |
+| `{prefix}:unique:{lane}:{unique_key}` | sorted set: the items that have the key; expires after its window |
+| `{prefix}:memos:{item}` | hash: what runs of a message have kept, by step |
+| `{prefix}:dead` | hash: the bodies of dead letters and cancelled messages |
+| `{prefix}:failed`, `{prefix}:cancelled` | sorted sets: these, by their number |
 | `{prefix}:expiry` | sorted set: when the status of ended items is removed |
-| `{prefix}:dead` | hash: the bodies of dead letters |
-| `{prefix}:seq`, `{prefix}:horizon` | the number of the last message; the next moment `advance` is due |
+| `{prefix}:paused` | hash: why labels are paused |
+| `{prefix}:workers`, `{prefix}:alive` | hash: what workers handle; sorted set: until when they are alive |
+| `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
-| `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON |
+| `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
 
 Ids of letters, digits and `_.@-` stand as they are. In others every other byte is percent-encoded, so that
-`:` always separates and two ids never share a key. A lane has three parts after the prefix, the queue's own
-keys have one, two or four.
+`:` always separates and two ids never share a key. `{item}` is a user's encoded id, `:` and the id of an
+item, encoded together once more. A lane has three parts after the prefix, the queue's own keys have one, two
+or five.
 """
 
 from __future__ import annotations
@@ -27,14 +37,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.message import Lane
+    from reverie.message import Key, Lane
 
-__all__ = ["DEFAULT_PREFIX", "DEFAULT_STATUS_PREFIX", "GROUP", "Keys", "encode_id"]
+__all__ = ["DEFAULT_PREFIX", "DEFAULT_STATUS_PREFIX", "GROUP", "Keys", "decode_id", "encode_id"]
 
 DEFAULT_PREFIX = "scheduler:messages:stream:v2.0"
 DEFAULT_STATUS_PREFIX = "memos"
@@ -47,6 +57,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
 def encode_id(value: str) -> str:
     """Write an id so that it can be one part of a key."""
     return value if _PLAIN.fullmatch(value) else quote(value, safe="@").replace("~", "%7E")
+
+
+def decode_id(text: str) -> str:
+    """Read an id that `encode_id` has written."""
+    return unquote(text)
 
 
 class Keys:
@@ -72,7 +87,16 @@ class Keys:
         """The set of the items of a business task."""
         return f"{self.status_prefix}:task_items:{encode_id(user_id)}:{encode_id(task_id)}"
 
+    def memos(self, key: Key) -> str:
+        """The hash of what the runs of a message have kept."""
+        return f"{self.prefix}:memos:{encode_id(f'{encode_id(key.user_id)}:{key.item_id}')}"
+
+    @property
+    def wake_clock(self) -> str:
+        """The list that every waiter blocks on; only tests leave something there."""
+        return f"{self.prefix}:wake_clock"
+
     def wake(self, labels: Sequence[str]) -> list[str]:
         """The lists a waiter blocks on; without labels it waits for time."""
         lists = [f"{self.prefix}:wake:{encode_id(label)}" for label in labels]
-        return [*(lists or [f"{self.prefix}:wake_time"]), f"{self.prefix}:wake_clock"]
+        return [*(lists or [f"{self.prefix}:wake_time"]), self.wake_clock]

@@ -1,12 +1,13 @@
 """The queue's functions on the server, and calling them.
 
-Libraries are named by version, so that an older and a newer Reverie run side by side on one server. A server
-keeps what it was given first: whoever changes a Lua file that was released gives it a new VERSION.
+Libraries are named by version and by a hash of their text, so that an older and a newer Reverie find their
+own functions on one server, and no server goes on with an older text of the same version. VERSION is that of
+the keys: whoever changes what stands in them gives it a new one.
 """
 
 from __future__ import annotations
 
-from functools import cache
+import hashlib
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +19,36 @@ if TYPE_CHECKING:
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
 
-__all__ = ["LIBRARY", "Library", "library_source"]
+__all__ = ["LIBRARY", "Library", "library_name", "library_source"]
 
-VERSION = 1
-LIBRARY = f"reverie_v{VERSION}"
-FILES = ("base", "lanes", "items", "submit", "claim", "settle", "advance", "look", "shared")
-"""The parts of the library, each of which may use those before it."""
+VERSION = 2
+COMMON = ("base", "scopes", "lanes", "items", "places", "uniques", "ends", "limits", "submit", "shares")
+"""What the moves have in common; each part may use those before it."""
+MOVES = ("claim", "held", "settle", "advance", "control", "look", "shared")
+"""The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
 
 
-@cache
+def _read_parts() -> str:
+    folder = resources.files(__package__ or "").joinpath("lua")
+    common, moves = (
+        [folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names]
+        for names in (COMMON, MOVES)
+    )
+    return "\n".join([*common, *(f"do\n{text}end" for text in moves)])
+
+
+def library_name(text: str) -> str:
+    """What a library of this text is called."""
+    return f"reverie_v{VERSION}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+_PARTS = _read_parts()
+LIBRARY = library_name(_PARTS)
+
+
 def library_source() -> str:
     """The whole library as one text."""
-    folder = resources.files(__package__ or "").joinpath("lua")
-    parts = [folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in FILES]
-    return "\n".join([f"#!lua name={LIBRARY}", f"local LIBRARY = '{LIBRARY}'", *parts])
+    return "\n".join([f"#!lua name={LIBRARY}", f"local LIBRARY = '{LIBRARY}'", _PARTS])
 
 
 class Library:

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from reverie.backends.moves import Accepted, Advance, Lost, Settled, Submitted
+from reverie.backends.control import ControlResult
+from reverie.backends.limits import unknown_parent
+from reverie.backends.moves import Accepted, Advance, Lost, Renewal, Settled, Submitted
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import encode_id
 from reverie.errors import ReverieError
@@ -19,7 +21,8 @@ from reverie.failpoints import failpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reverie.backends.moves import Claim, ClaimRequest, QueueLimits, Settlement
+    from reverie.backends.control import Command
+    from reverie.backends.moves import Claim, ClaimRequest, Presence, QueueLimits, Settlement
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
@@ -29,6 +32,8 @@ __all__ = ["RedisQueue"]
 
 LONGEST_BLOCK_S = 30.0
 """A token can get lost with the worker that took it, so nobody sleeps longer than this."""
+LOOK_AGAIN_S = 1.0
+"""When to look again for work that is there, but for which the worker had no room."""
 NUDGE_TIMEOUT_S = 1.0
 
 R = TypeVar(
@@ -37,7 +42,9 @@ R = TypeVar(
     wire.ClaimReply,
     wire.SubmitReply,
     wire.RenewReply,
+    wire.RememberReply,
     wire.SettleReply,
+    wire.ControlReply,
     wire.AdvanceReply,
 )
 
@@ -52,8 +59,11 @@ class RedisQueue:
         self._library = library
         self._keys = keys
         self._limits = limits
+        self._limits_row = wire.limits_row(limits)
         self._server_time: tuple[int, float] | None = None
         """The queue's clock and our monotonic one, at the last answer."""
+        self._passed: frozenset[str] = frozenset()
+        """Labels of the last claim that have work for which the worker had no room."""
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
         """See `Queue.submit`."""
@@ -63,50 +73,77 @@ class RedisQueue:
             "claim": wire.claim_request(claim, claim_id) if claim else None,
         }
         reply = await self._call("submit", request, wire.SubmitReply)
+        if reply.refusal is not None:
+            wire.raise_refusal(reply.refusal, self._limits, messages, reply.now)
+        others = dict(reply.others)
         answers = [
-            Submitted(message.item_id, cast("Literal['accepted', 'duplicate', 'conflict']", word))
-            for message, word in zip(messages, reply.answers, strict=True)
+            Submitted(others.get(index, message.item_id), word)
+            for index, (message, word) in enumerate(zip(messages, reply.answers, strict=True))
         ]
-        claims = wire.claims_of(reply.served, claim_id, reply.now + claim.lease_ms) if claim else []
-        return Accepted(answers=answers, claims=claims)
+        return Accepted(answers=answers, claims=self._claims(claim, claim_id, reply) if claim else [])
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         claim_id = secrets.token_hex(16)
-        body = {"claim": wire.claim_request(request, claim_id)}
-        reply = await self._call("claim", body, wire.ClaimReply)
-        return wire.claims_of(reply.served, claim_id, reply.now + request.lease_ms)
+        reply = await self._call("claim", {"claim": wire.claim_request(request, claim_id)}, wire.ClaimReply)
+        return self._claims(request, claim_id, reply)
 
-    async def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[Lost]:
+    async def renew(
+        self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
+    ) -> Renewal:
         """See `Queue.renew`."""
-        request = {"claims": [wire.claim_row(claim) for claim in claims], "lease_ms": lease_ms}
+        request = {
+            "claims": [wire.claim_row(claim) for claim in claims],
+            "lease_ms": lease_ms,
+            "presence": None if presence is None else wire.presence_row(presence),
+        }
         reply = await self._call("renew", request, wire.RenewReply)
-        return [Lost(claims[index].key, claims[index].claim_id) for index in reply.lost]
+        return Renewal(
+            lost=[Lost(claims[index].key, claims[index].claim_id) for index in reply.lost],
+            cancelled=[claims[index].key for index in reply.cancelled],
+        )
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
         if any(settlement.effects for settlement in settlements):
             raise ValueError("this queue applies no effects: give them to the effect store first")
-        request = {
-            "settlements": [wire.settlement_row(settlement, self._keys) for settlement in settlements],
-            "retention_ms": self._limits.retention_ms,
-        }
+        request = {"settlements": [wire.settlement_row(one, self._keys) for one in settlements]}
         reply = await self._call("settle", request, wire.SettleReply, lambda: failpoint("inside_settle"))
+        problems = {index: repr(unknown_parent(parent)) for index, parent in reply.unknown}
         return [
-            Settled(key=settlement.claim.key, state="applied" if applied else "stale")
-            for settlement, applied in zip(settlements, reply.applied, strict=True)
+            Settled(key=settlement.claim.key, state=state, error=problems.get(index))
+            for index, (settlement, state) in enumerate(zip(settlements, reply.states, strict=True))
         ]
+
+    async def remember(self, claim: Claim, step: str, value: str) -> bool:
+        """See `Queue.remember`."""
+        request = {"claim": wire.claim_row(claim), "step": step, "value": value}
+        return (await self._call("remember", request, wire.RememberReply)).kept
+
+    async def recall(self, claim: Claim) -> dict[str, str]:
+        """See `Queue.recall`."""
+        flat: list[bytes] = await self._connections.call("HGETALL", self._keys.memos(claim.key))
+        texts = (text.decode() for text in flat)
+        return dict(zip(texts, texts, strict=True))
+
+    async def control(self, command: Command) -> ControlResult:
+        """See `Queue.control`."""
+        reply = await self._call("control", wire.control_request(command), wire.ControlReply)
+        return ControlResult(
+            changed=wire.keys_of(reply.changed), requested=wire.keys_of(reply.requested), more=reply.more
+        )
 
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
-        request = {"limit": limit, "max_losses": self._limits.max_losses}
-        reply = await self._call("advance", request, wire.AdvanceReply)
+        reply = await self._call("advance", {"limit": limit}, wire.AdvanceReply)
+        _, staged, rested, reaped, expired = reply.counts
         return Advance(
-            staged=reply.staged + reply.rested,
-            reaped=reply.reaped,
-            expired=reply.expired,
+            staged=staged + rested,
+            reaped=reaped,
+            expired=expired,
+            ended=[wire.read_message(row) for row in reply.ended],
             next_due=reply.next_due if reply.next_due >= 0 else None,
-            more=limit in {reply.staged, reply.rested, reply.reaped, reply.expired},
+            more=limit in reply.counts,
         )
 
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
@@ -114,18 +151,28 @@ class RedisQueue:
 
         A token is taken from one of the lists by whoever waits first; the functions leave a new one as
         long as there is work. A test that moves the clock leaves tokens on a list that all wait for.
+        Tokens of labels for which there was no room a moment ago are left to others.
         """
-        seconds = LONGEST_BLOCK_S
+        heard = [label for label in labels if label not in self._passed]
+        seconds = LONGEST_BLOCK_S if len(heard) == len(labels) else LOOK_AGAIN_S
         if until is not None:
             seconds = min(seconds, (until - await self._now()) / 1000)
         if seconds <= 0:
             return
-        command = ("BLPOP", *self._keys.wake(labels), f"{max(seconds, 0.001):.3f}")
+        tokens = self._keys.wake(heard) if heard or not labels else [self._keys.wake_clock]
         try:
-            await self._connections.block(seconds, *command)
+            await self._connections.block(seconds, "BLPOP", *tokens, f"{max(seconds, 0.001):.3f}")
         except asyncio.CancelledError:
-            await self._nudge(labels)
+            if heard or not labels:
+                await self._nudge(heard)
             raise
+
+    def _claims(
+        self, request: ClaimRequest, claim_id: str, reply: wire.ClaimReply | wire.SubmitReply
+    ) -> list[Claim]:
+        labels = list(request.wants)
+        self._passed = frozenset(labels[index] for index in reply.passed)
+        return wire.claims_of(reply.served, claim_id, reply.now + request.lease_ms)
 
     async def _nudge(self, labels: Sequence[str]) -> None:
         """Make up for a token that the server may have given to a waiter which is gone."""
@@ -137,15 +184,15 @@ class RedisQueue:
     async def _now(self) -> float:
         """Tell the queue's time by our own clock, from what the server said last."""
         if self._server_time is None:
-            await self._call("now", None, wire.TimeReply)
+            await self._call("now", {}, wire.TimeReply)
         assert self._server_time is not None
         now, heard_at = self._server_time
         return now + (time.monotonic() - heard_at) * 1000
 
     async def _call(
-        self, function: str, request: Any, reply: type[R], sent: Callable[[], None] | None = None
+        self, function: str, request: dict[str, Any], reply: type[R], sent: Callable[[], None] | None = None
     ) -> R:
-        answer = await self._library.call(function, _encode(request), sent)
+        answer = await self._library.call(function, _encode(request | {"limits": self._limits_row}), sent)
         decoded = msgspec.msgpack.decode(answer, type=reply)
         self._server_time = (decoded.now, time.monotonic())
         return decoded

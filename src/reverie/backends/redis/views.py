@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from reverie.backends.moves import ItemStatus, Page, Status
+from reverie.backends.moves import ItemStatus, LabelState, Page, Presence, Status
 from reverie.backends.redis import wire
-from reverie.backends.redis.keys import encode_id
+from reverie.backends.redis.keys import decode_id, encode_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from reverie.message import Message
 
 __all__ = ["RedisViews", "TaskMeta"]
+
+DEAD_PAGE = 1000
+"""Dead letters that one call looks at."""
 
 
 class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +42,18 @@ class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: int = 0
     losses: int = 0
+    requeues: int = 0
 
     @property
     def ended_at(self) -> int | None:
         """When it ended, however it did."""
         return self.completed_at or self.failed_at or self.cancelled_at
+
+
+class _Found(NamedTuple):
+    user_id: str
+    item_id: str
+    meta: TaskMeta
 
 
 _decode_meta = msgspec.json.Decoder(TaskMeta).decode
@@ -59,57 +69,130 @@ class RedisViews:
 
     async def read(self, query: StatusQuery) -> Page:
         """See `QueueViews.read`."""
-        found = await self._find(query)
-        found.sort(key=lambda pair: (pair[1].submitted_at, pair[1].seq))
+        if query.user_id is None:
+            found = await self._find_dead(query)
+        else:
+            found = [one for one in await self._find(query, query.user_id) if _fits(one.meta, query)]
+            found.sort(key=lambda one: one.meta.seq)
         shown = found[: query.limit]
-        messages = await self._messages(query.user_id, shown) if query.with_message else {}
-        rows = [_row(query.user_id, item_id, meta, messages.get(item_id)) for item_id, meta in shown]
-        return Page(rows=rows, truncated=len(found) > query.limit)
+        messages = await self._messages(shown) if query.with_message else [None] * len(shown)
+        return Page(
+            rows=[_row(one, message) for one, message in zip(shown, messages, strict=True)],
+            next=str(shown[-1].meta.seq) if shown and len(found) > query.limit else None,
+        )
 
-    async def _find(self, query: StatusQuery) -> list[tuple[str, TaskMeta]]:
-        key = self._keys.task_meta(query.user_id)
+    async def labels(self) -> list[LabelState]:
+        """See `QueueViews.labels`."""
+        reply = await self._look()
+        counts = {label: text.split() for label, text in _pairs(reply.labels) if label}
+        paused = dict(_pairs(reply.paused))
+        handled = {encode_id(label) for worker in _alive(reply) for label in worker.labels}
+        states = []
+        for label in counts.keys() | paused.keys() | handled:
+            depth, running = (int(number) for number in counts.get(label, ("0", "0")))
+            states.append(
+                LabelState(
+                    label=decode_id(label),
+                    waiting=depth - running,
+                    in_progress=running,
+                    handled=label in handled,
+                    paused=paused.get(label),
+                )
+            )
+        return sorted(states, key=lambda state: state.label)
+
+    async def workers(self) -> list[Presence]:
+        """See `QueueViews.workers`."""
+        return sorted(_alive(await self._look()), key=lambda worker: worker.worker)
+
+    async def _look(self) -> wire.LabelsReply:
+        return msgspec.msgpack.decode(await self._call("labels", {}), type=wire.LabelsReply)
+
+    async def _find(self, query: StatusQuery, user_id: str) -> list[_Found]:
+        key = self._keys.task_meta(user_id)
         if query.item_id is None and query.task_id is None:
             flat: list[bytes] = await self._connections.call("HGETALL", key)
-            return _readable(flat[::2], flat[1::2])
+            return _readable(user_id, flat[::2], flat[1::2])
         if query.item_id is not None:
             names = [query.item_id.encode()]
         else:
-            members = self._keys.task_items(query.user_id, query.task_id or "")
+            members = self._keys.task_items(user_id, query.task_id or "")
             names = await self._connections.call("SMEMBERS", members)
         if not names:
             return []
         texts: list[bytes | None] = await self._connections.call("HMGET", key, *names)
-        found = _readable(names, texts)
-        return [pair for pair in found if query.task_id in {None, pair[1].task_id}]
+        return _readable(user_id, names, texts)
 
-    async def _messages(self, user_id: str, found: list[tuple[str, TaskMeta]]) -> dict[str, Message]:
-        """The messages themselves, as far as the queue still has them; those of ended work it has not."""
-        request = {"user": encode_id(user_id), "items": [item_id for item_id, _ in found]}
-        answer = await self._library.call("bodies", msgspec.msgpack.encode(request))
-        bodies = msgspec.msgpack.decode(answer, type=wire.BodiesReply).bodies
-        return {
-            item_id: msgspec.structs.replace(
-                wire.read_body(body, meta.submitted_at), attempts=meta.attempts, losses=meta.losses
-            )
-            for (item_id, meta), body in zip(found, bodies, strict=True)
+    async def _find_dead(self, query: StatusQuery) -> list[_Found]:
+        """Anyone's dead letters, in order; a page's worth and one more, if there are so many."""
+        found: list[_Found] = []
+        after = int(query.after or 0)
+        while len(found) <= query.limit:
+            answer = await self._call("dead", {"after": after, "limit": DEAD_PAGE})
+            reply = msgspec.msgpack.decode(answer, type=wire.DeadReply)
+            for user, item_id, text in reply.rows:
+                meta = _decode_meta(text)
+                after = meta.seq
+                if _fits(meta, query) and query.item_id in {None, item_id}:
+                    found.append(_Found(decode_id(user), item_id, meta))
+            if reply.looked_at < DEAD_PAGE or not reply.rows:
+                break
+        return found
+
+    async def _messages(self, found: Sequence[_Found]) -> list[Message | None]:
+        """The messages themselves, as far as the queue still has them; those of completed work it has not."""
+        request = {"items": [(encode_id(one.user_id), one.item_id) for one in found]}
+        reply = msgspec.msgpack.decode(await self._call("bodies", request), type=wire.BodiesReply)
+        return [
+            wire.read_body(body, meta.submitted_at, meta.attempts, meta.losses, meta.requeues)
             if body
-        }
+            else None
+            for (_, _, meta), body in zip(found, reply.bodies, strict=True)
+        ]
+
+    async def _call(self, function: str, request: dict[str, Any]) -> bytes:
+        answer: bytes = await self._library.call(function, msgspec.msgpack.encode(request))
+        return answer
 
 
-def _readable(names: list[bytes], texts: Sequence[bytes | None]) -> list[tuple[str, TaskMeta]]:
+def _pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _alive(reply: wire.LabelsReply) -> list[Presence]:
+    workers = []
+    for worker, text in _pairs(reply.workers):
+        alive_until, lives_ms, *labels = text.split()
+        if int(alive_until) > reply.now:
+            handled = tuple(decode_id(label) for label in labels)
+            workers.append(Presence(worker=worker, labels=handled, lives_ms=int(lives_ms)))
+    return workers
+
+
+def _readable(user_id: str, names: Sequence[bytes], texts: Sequence[bytes | None]) -> list[_Found]:
     """Read what is ours: another program may use the same hash, and items may go in between."""
     found = []
     for name, text in zip(names, texts, strict=True):
         with contextlib.suppress(msgspec.ValidationError):
             if text is not None:
-                found.append((name.decode(), _decode_meta(text)))
+                found.append(_Found(user_id, name.decode(), _decode_meta(text)))
     return found
 
 
-def _row(user_id: str, item_id: str, meta: TaskMeta, message: Message | None) -> ItemStatus:
+def _fits(meta: TaskMeta, query: StatusQuery) -> bool:
+    return (
+        query.task_id in {None, meta.task_id}
+        and query.label in {None, meta.task_type}
+        and (meta.status is Status.FAILED or not query.dead)
+        and meta.seq > int(query.after or 0)
+    )
+
+
+def _row(found: _Found, message: Message | None) -> ItemStatus:
+    meta = found.meta
     return ItemStatus(
-        item_id=item_id,
-        user_id=user_id,
+        item_id=found.item_id,
+        user_id=found.user_id,
         mem_cube_id=meta.mem_cube_id,
         task_type=meta.task_type,
         status=meta.status,

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
+from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems
+from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.moves import Claim
-from reverie.backends.redis.keys import encode_id
+from reverie.backends.redis.keys import decode_id, encode_id
 from reverie.clock import from_epoch_ms, to_epoch_ms
-from reverie.message import Message, level_of
+from reverie.message import Key, Message, level_of
 
 if TYPE_CHECKING:
-    from reverie.backends.moves import ClaimRequest, Settlement
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from reverie.backends.control import Command
+    from reverie.backends.moves import ClaimRequest, Presence, QueueLimits, Settlement
     from reverie.backends.redis.keys import Keys
 
 __all__ = [
     "AdvanceReply",
     "BodiesReply",
     "ClaimReply",
-    "ClaimedRow",
+    "ControlReply",
+    "DeadReply",
+    "LabelsReply",
+    "MessageRow",
+    "Refusal",
+    "RememberReply",
     "RenewReply",
     "ServedLane",
     "SettleReply",
@@ -29,8 +40,14 @@ __all__ = [
     "claim_request",
     "claim_row",
     "claims_of",
+    "control_request",
+    "keys_of",
+    "limits_row",
     "message_row",
+    "presence_row",
+    "raise_refusal",
     "read_body",
+    "read_message",
     "settlement_row",
 ]
 
@@ -43,13 +60,14 @@ class _Reply(msgspec.Struct, array_like=True, frozen=True):
     now: int
 
 
-class ClaimedRow(msgspec.Struct, array_like=True, frozen=True):
-    """One claimed message: its body as it was submitted, and what has happened to it since."""
+class MessageRow(msgspec.Struct, array_like=True, frozen=True):
+    """One message: its body as it was submitted, and what has happened to it since."""
 
     body: str
     entry_id: str
     attempts: int
     losses: int
+    requeues: int
     submitted_at: int
 
 
@@ -57,7 +75,18 @@ class ServedLane(msgspec.Struct, array_like=True, frozen=True):
     """What one lane gave."""
 
     stream_key: str
-    rows: list[ClaimedRow]
+    rows: list[MessageRow]
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """Why nothing of a submit was taken; `raise_refusal` knows what the numbers mean."""
+
+    kind: Literal["unhandled", "unknown", "depth", "rate"]
+    index: int
+    """Which message it is about, counted from 0; -1: all of them."""
+    number: float
+    count: int
+    text: str
 
 
 class TimeReply(_Reply, frozen=True):
@@ -68,34 +97,55 @@ class ClaimReply(_Reply, frozen=True):
     """The answer to a claim."""
 
     served: list[ServedLane]
+    passed: list[int]
+    """Which wants, counted from 0, got nothing although there is work: the worker has no room for it."""
 
 
 class SubmitReply(_Reply, frozen=True):
     """The answer to a submit."""
 
-    answers: list[str]
+    answers: list[Literal["accepted", "duplicate", "conflict"]]
+    others: list[tuple[int, str]]
+    """The item that stands for a message, where that is another one."""
     served: list[ServedLane]
+    passed: list[int]
+    refusal: Refusal | None = None
 
 
 class RenewReply(_Reply, frozen=True):
-    """The answer to a renewal: which of the claims, counted from 0, are lost."""
+    """The answer to a renewal: which of the claims, counted from 0, are lost or to be cancelled."""
 
     lost: list[int]
+    cancelled: list[int]
+
+
+class RememberReply(_Reply, frozen=True):
+    """Whether it was kept."""
+
+    kept: bool
 
 
 class SettleReply(_Reply, frozen=True):
-    """The answer to a settlement: whether each was applied."""
+    """The answer to a settlement: what became of each, and which unknown item its follow-ups depend on."""
 
-    applied: list[bool]
+    states: list[Literal["applied", "stale", "rejected"]]
+    unknown: list[tuple[int, str]]
+
+
+class ControlReply(_Reply, frozen=True):
+    """What a command has changed, as encoded user and item id."""
+
+    changed: list[tuple[str, str]]
+    requested: list[tuple[str, str]]
+    more: bool
 
 
 class AdvanceReply(_Reply, frozen=True):
     """What time has moved; `next_due` is -1 when nothing waits for time."""
 
-    staged: int
-    rested: int
-    reaped: int
-    expired: int
+    counts: tuple[int, int, int, int, int]
+    """Overdue, staged, rested, reaped, expired."""
+    ended: list[MessageRow]
     next_due: int
 
 
@@ -103,6 +153,21 @@ class BodiesReply(_Reply, frozen=True):
     """Bodies of messages; empty where there is none."""
 
     bodies: list[str]
+
+
+class DeadReply(_Reply, frozen=True):
+    """Dead letters: encoded user, item id, JSON; and how many were looked at."""
+
+    rows: list[tuple[str, str, str]]
+    looked_at: int
+
+
+class LabelsReply(_Reply, frozen=True):
+    """What three hashes hold: names and texts in turn."""
+
+    labels: list[str]
+    paused: list[str]
+    workers: list[str]
 
 
 class _Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,47 +179,84 @@ class _Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str
     lane: str
     task_id: str | None = None
+    deadline: int | None = None
+    depends_on: tuple[str, ...] = ()
+    if_dependency_fails: str = "fail"
+    unique: str | None = None
+    unique_window_ms: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
 _decode_body = msgspec.json.Decoder(Message).decode
 
 
+def limits_row(limits: QueueLimits) -> dict[str, Any]:
+    """What the queue decides by itself, as the functions want it: what is not limited is left out."""
+    row = {
+        "max_losses": limits.max_losses,
+        "max_wait_ms": limits.max_wait_ms,
+        "retention_ms": limits.retention_ms,
+        "refuse_unhandled": limits.refuse_unhandled or None,
+        "total_depth": limits.total.depth,
+        "total_rate": limits.total.rate,
+        "total_running": limits.total.concurrency,
+        "tenant_depth": limits.tenant.depth,
+        "tenant_rate": limits.tenant.rate,
+        "tenant_running": limits.tenant.concurrency,
+    }
+    return {name: value for name, value in row.items() if value is not None}
+
+
 def message_row(message: Message, keys: Keys) -> _Row:
     """A message as the server needs it: the body it only keeps, and beside it what it must know."""
     level = message.level or level_of(message.label)
-    timestamp = message.timestamp
-    if timestamp is not None and timestamp.tzinfo is None:
-        timestamp = timestamp.replace(tzinfo=UTC)
     body = msgspec.structs.replace(
         message,
         level=level,
-        timestamp=timestamp,
+        timestamp=_in_utc(message.timestamp),
+        deadline=_in_utc(message.deadline),
         due=None,
         attempts=0,
         losses=0,
+        requeues=0,
         redis_message_id=None,
         stream_key=None,
     )
-    lane, fingerprint = keys.lane(message.lane), message.fingerprint()
-    details = _Details(
+    details = _details(message, level, keys.lane(message.lane))
+    return (
+        encode_id(message.user_id),
+        message.item_id,
+        details.lane,
+        None if message.task_id is None else encode_id(message.task_id),
+        to_epoch_ms(message.due) if message.due else None,
+        details.fingerprint,
+        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
+        _encode(body).decode(),  # the server reads no MessagePack of binary type
+        details.unique,
+        message.unique_policy,
+        details.depends_on or None,
+    )
+
+
+def _details(message: Message, level: int, lane: str) -> _Details:
+    return _Details(
         task_type=message.label,
         mem_cube_id=message.mem_cube_id,
         task_id=message.task_id,
         level=level,
-        fingerprint=fingerprint,
+        fingerprint=message.fingerprint(),
         lane=lane,
+        deadline=to_epoch_ms(message.deadline) if message.deadline else None,
+        depends_on=tuple(dict.fromkeys(message.depends_on)),
+        if_dependency_fails=message.if_dependency_fails,
+        unique=None if message.unique_key is None else encode_id(message.unique_key),
+        unique_window_ms=round(message.unique_window_s * 1000),
     )
-    return (
-        encode_id(message.user_id),
-        message.item_id,
-        lane,
-        _task(message),
-        to_epoch_ms(message.due) if message.due else None,
-        fingerprint,
-        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
-        _encode(body).decode(),  # the server reads no MessagePack of binary type
-    )
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    """A moment without a zone is UTC."""
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
 def claim_row(claim: Claim) -> _Row:
@@ -169,7 +271,6 @@ def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
     return (
         *claim_row(settlement.claim),
         keys.lane(settlement.claim.lane),
-        _task(settlement.claim.message),
         settlement.move.value,
         settlement.attempt,
         settlement.delay_ms,
@@ -179,24 +280,77 @@ def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
     )
 
 
+def presence_row(presence: Presence) -> _Row:
+    """A worker and what it handles, labels as they stand in keys."""
+    return presence.worker, [encode_id(label) for label in presence.labels], presence.lives_ms
+
+
 def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
     """A request for work, labels as they stand in keys."""
     return {
         "worker": request.worker,
         "claim_id": claim_id,
         "lease_ms": request.lease_ms,
+        "slots": request.slots,
+        "levels": [(level, room.share, room.most) for level, room in request.levels.items()],
         "wants": [
             (
                 encode_id(label),
-                want.messages,
-                want.messages,
+                want.slots,
+                want.per_slot,
                 want.quantum,
                 want.ordered,
                 want.min_idle_ms,
+                want.level,
             )
             for label, want in request.wants.items()
         ],
     }
+
+
+def control_request(command: Command) -> dict[str, Any]:
+    """A command; what it chooses by stands as in keys, but for the ids of items and tasks."""
+    request: dict[str, Any] = {"command": type(command).__struct_config__.tag}
+    if isinstance(command, CancelItems | RequeueItems | DeleteItems):
+        which = command.which
+        request["which"] = {
+            "user": _encoded(which.user_id),
+            "item_ids": which.item_ids,
+            "task": which.task_id,
+            "cube": _encoded(which.mem_cube_id),
+            "label": _encoded(which.label),
+            "limit": which.limit,
+        }
+        return request
+    request["label"] = encode_id(command.label)
+    if isinstance(command, PauseLabel):
+        request["reason"] = command.reason
+    return request
+
+
+def _encoded(value: str | None) -> str | None:
+    return None if value is None else encode_id(value)
+
+
+def keys_of(rows: Iterable[tuple[str, str]]) -> list[Key]:
+    """The identities of items that a reply names."""
+    return [Key(decode_id(user), item_id) for user, item_id in rows]
+
+
+def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Message], now: int) -> NoReturn:
+    """Say why nothing of a submit was taken: the same words as on every backend."""
+    message = messages[refusal.index] if refusal.index >= 0 else None
+    tenant = f"{message.user_id}/{message.mem_cube_id}" if message else None
+    scope = limits.tenant if tenant else limits.total
+    if refusal.kind == "unknown":
+        raise unknown_parent(refusal.text)
+    if refusal.kind == "unhandled":
+        raise unhandled(message.label if message else "")
+    if refusal.kind == "depth":
+        check_depth(scope, int(refusal.number), tenant)
+    else:
+        next_arrival(scope, refusal.number, now, refusal.count, tenant)
+    raise AssertionError(refusal)  # the function on the server has another arithmetic than ours
 
 
 def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list[Claim]:
@@ -206,24 +360,32 @@ def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list
     return [Claim(message, claim_id, lease_until) for message in messages]
 
 
-def _filled(row: ClaimedRow, stream_key: str) -> Message:
+def _filled(row: MessageRow, stream_key: str) -> Message:
     """Build a message with what the engine fills in for its handler."""
-    message = read_body(row.body, row.submitted_at)
+    message = read_message(row)
     fill = msgspec.structs.force_setattr  # nobody else has seen this message yet
-    fill(message, "attempts", row.attempts)
-    fill(message, "losses", row.losses)
     fill(message, "redis_message_id", row.entry_id)
     fill(message, "stream_key", stream_key)
     return message
 
 
-def read_body(body: str, submitted_at: int) -> Message:
-    """Read a message; without a time of its own it has the time of its submission."""
+def read_message(row: MessageRow) -> Message:
+    """Build a message that has moved."""
+    return read_body(row.body, row.submitted_at, row.attempts, row.losses, row.requeues)
+
+
+def read_body(body: str, submitted_at: int, attempts: int, losses: int, requeues: int) -> Message:
+    """Read a message and fill in what has happened to it.
+
+    Without a time of its own it has the time of its submission. One that was sent back has no deadline.
+    """
     message = _decode_body(body)
+    fill = msgspec.structs.force_setattr
+    fill(message, "attempts", attempts)
+    fill(message, "losses", losses)
     if message.timestamp is None:
-        msgspec.structs.force_setattr(message, "timestamp", from_epoch_ms(submitted_at))
+        fill(message, "timestamp", from_epoch_ms(submitted_at))
+    if requeues:
+        fill(message, "requeues", requeues)
+        fill(message, "deadline", None)
     return message
-
-
-def _task(message: Message) -> str | None:
-    return None if message.task_id is None else encode_id(message.task_id)

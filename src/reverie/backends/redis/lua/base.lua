@@ -7,9 +7,9 @@
 local GROUP = 'scheduler_group'
 local RETURNED = '_returned' -- the consumer that owns the entries which were handed back
 local CHUNK = 1000 -- values sent in one command; Lua cannot unpack a table of any length
-local TOKENS = 4 -- the most wake-up tokens that one list holds
+local TOKENS = 4 -- the most wake-up tokens that one list holds, if not all who wait should hear of it
 local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
-local REST_MARGIN_MS = 60000 -- a remembered rest ends by its value; its key goes a little later
+local MARGIN_MS = 60000 -- what ends by its value on the queue's clock: its key goes a little later
 
 -- The server's clock, unless a test has stopped it: `{prefix}:clock` then holds the time.
 local function clock_now(prefix)
@@ -24,26 +24,40 @@ end
 -- One call of one function. What it changes is collected here and written by `finish`, in few commands.
 local function open_step(arguments)
   local prefix = arguments[1]
+  local request = cmsgpack.unpack(arguments[3])
   return {
     prefix = prefix,
     status = arguments[2],
-    request = cmsgpack.unpack(arguments[3]),
+    request = request,
+    limits = request.limits or {}, -- a limit that is not set is missing
     now = clock_now(prefix),
     lanes = {}, -- by name, as far as they were looked at
     touched = {}, -- those that may have changed since they were last written
     users = {}, -- by encoded id: the items that were looked at
     changed = {}, -- users with items that have changed since they were last written
+    scopes = { labels = {}, tenants = {}, lanes = {} }, -- by name: what is counted for them
+    counted = {}, -- those whose counts have changed since they were last written
+    freed = false, -- whether a claim has ended
+    just_ended = {}, -- messages that others depend on and that have ended
     leased = {}, -- score and member of leases to write
     unleased = {}, -- members of leases to remove
+    resting = {}, -- score and member of rests to write
     expiring = {}, -- score and member of ended items to remove one day
     earliest = nil, -- the first moment at which time will ask for something new
   }
 end
 
--- Calls `send` with all values as arguments, a bounded number at a time.
-local function in_chunks(values, send)
+-- Writes a text so that it can be one part of a key, as `encode_id` does in Python.
+local function encode(text)
+  return (string.gsub(text, '[^A-Za-z0-9_.@-]', function(byte)
+    return string.format('%%%02X', string.byte(byte))
+  end))
+end
+
+-- Sends one command for all values, a bounded number at a time.
+local function send(command, key, values)
   for first = 1, #values, CHUNK do
-    send(unpack(values, first, math.min(first + CHUNK - 1, #values)))
+    redis.call(command, key, unpack(values, first, math.min(first + CHUNK - 1, #values)))
   end
 end
 
@@ -54,9 +68,9 @@ local function expect(step, moment)
   end
 end
 
--- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer.
-local function leave_tokens(list, wanted)
-  local missing = math.min(wanted, TOKENS) - redis.call('LLEN', list)
+-- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer, and at most `most`.
+local function leave_tokens(list, wanted, most)
+  local missing = math.min(wanted, most or TOKENS) - redis.call('LLEN', list)
   for _ = 1, missing do
     redis.call('RPUSH', list, '1')
   end

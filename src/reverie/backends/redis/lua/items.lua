@@ -1,14 +1,37 @@
--- Items: how each message stands, as JSON in its user's hash, and where its body is.
+-- Items: how each message stands, as JSON in its user's hash.
 --
--- The JSON is written in one fixed order, so that it can be taken apart without decoding it:
--- what changes with every move, then `note` (when and how it ended, the last error), then `details`, which
--- never change and of which only those who ask for it read more.
+-- The JSON is written in one fixed order, so that it can be taken apart without decoding it: what changes with
+-- every move, then `rare` (what few items have), then `note` (when and how it ended, the last error), then
+-- `details`, which never change and of which only those who ask for it read more.
 
 local HEAD = '{"status":"%s","attempts":%d,"losses":%d,"submitted_at":%d,"started_at":%s,'
-  .. '"redis_message_id":"%s","claim_id":"%s",%s%s'
+  .. '"redis_message_id":"%s","claim_id":"%s",%s%s%s'
 local HEAD_PATTERN = '^{"status":"([a-z_]+)","attempts":(%d+),"losses":(%d+),"submitted_at":(%d+),'
   .. '"started_at":(%w+),"redis_message_id":"([%d-]*)","claim_id":"(%x*)",()'
 local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
+
+-- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
+-- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it.
+local RARE = { 'requeues', 'cancel_requested', 'due', 'waits_for', 'memos', 'dependants' }
+local IS_RARE = {
+  requeues = true,
+  cancel_requested = true,
+  due = true,
+  waits_for = true,
+  memos = true,
+  dependants = true,
+}
+
+local function parse_rare(text, position)
+  local rare = {}
+  while true do
+    local name, value, after = string.match(text, '^"([a-z_]+)":(-?%d+),()', position)
+    if not name or not IS_RARE[name] then
+      return rare, position
+    end
+    rare[name], position = tonumber(value), after
+  end
+end
 
 local function parse_item(text)
   local status, attempts, losses, submitted, started, entry, claim_id, rest =
@@ -16,7 +39,8 @@ local function parse_item(text)
   if not status then
     return { foreign = true, details = '' } -- written by another program
   end
-  local details = string.find(text, DETAILS, rest, true)
+  local rare, note = parse_rare(text, rest)
+  local details = string.find(text, DETAILS, note, true)
   return {
     status = status,
     attempts = tonumber(attempts),
@@ -25,9 +49,20 @@ local function parse_item(text)
     started_at = started, -- as text: it may be null
     entry = entry, -- in the stream of its lane; empty when it is not there
     claim_id = claim_id, -- empty when nobody holds it
-    note = string.sub(text, rest, details - 1),
+    rare = rare,
+    note = string.sub(text, note, details - 1),
     details = string.sub(text, details),
   }
+end
+
+local function rare_text(rare)
+  local parts = {}
+  for _, name in ipairs(RARE) do
+    if rare[name] then
+      parts[#parts + 1] = string.format('"%s":%d,', name, rare[name])
+    end
+  end
+  return table.concat(parts)
 end
 
 local function item_text(item)
@@ -40,6 +75,7 @@ local function item_text(item)
     item.started_at,
     item.entry,
     item.claim_id,
+    next(item.rare) and rare_text(item.rare) or '',
     item.note,
     item.details
   )
@@ -48,6 +84,32 @@ end
 -- What an item is about: the fields that never change.
 local function details_of(item)
   return cjson.decode('{' .. item.details)
+end
+
+-- A single detail, found by its name in quotes without decoding the rest: quotes inside of a value would be
+-- escaped.
+local function detail(item, name, pattern)
+  local _, last = string.find(item.details, name, 1, true)
+  return last and string.match(item.details, pattern, last + 1)
+end
+
+local function lane_name(item)
+  item.lane = item.lane or detail(item, '"lane":', '^"([^"]*)"')
+  return item.lane
+end
+
+local function fingerprint_of(item)
+  return detail(item, '"fingerprint":', '^"(%x*)"')
+end
+
+local function seq_of(item)
+  item.seq = item.seq or tonumber(detail(item, '"seq":', '^%d+'))
+  return item.seq
+end
+
+-- By when it must have started; what a person has sent back may take its time.
+local function deadline_of(item)
+  return not item.rare.requeues and tonumber(detail(item, '"deadline":', '^-?%d+') or nil)
 end
 
 local function note_error(problem)
@@ -63,6 +125,11 @@ local function split_reference(text)
   return string.match(text, '^([^:]*):(.*)$')
 end
 
+-- The name of a key that belongs to one message; a lane's name has another number of parts.
+local function key_of(step, kind, user, item_id)
+  return step.prefix .. ':' .. kind .. ':' .. encode(reference(user, item_id))
+end
+
 local function user_of(step, id)
   local user = step.users[id]
   if not user then
@@ -74,15 +141,18 @@ end
 
 -- Reads many items of one user by one command, before they are asked for one by one.
 local function fetch_items(step, user_id, item_ids)
-  local user = user_of(step, user_id)
-  for first = 1, #item_ids, CHUNK do
-    local last = math.min(first + CHUNK - 1, #item_ids)
-    local texts = redis.call('HMGET', user.key, unpack(item_ids, first, last))
+  local user, unknown = user_of(step, user_id), {}
+  for _, item_id in ipairs(item_ids) do
+    if user.items[item_id] == nil then
+      unknown[#unknown + 1] = item_id
+    end
+  end
+  for first = 1, #unknown, CHUNK do
+    local last = math.min(first + CHUNK - 1, #unknown)
+    local texts = redis.call('HMGET', user.key, unpack(unknown, first, last))
     for index = first, last do
       local text = texts[index - first + 1]
-      if user.items[item_ids[index]] == nil then
-        user.items[item_ids[index]] = text and parse_item(text)
-      end
+      user.items[unknown[index]] = text and parse_item(text)
     end
   end
 end
@@ -103,6 +173,17 @@ local function fetch_rows(step, rows)
   end
 end
 
+-- The same for messages that are submitted, and for their lanes.
+local function fetch_messages(step, messages)
+  local lanes = {}
+  for index, message in ipairs(messages) do
+    lanes[index] = message[3]
+  end
+  fetch_rows(step, messages)
+  fetch_lanes(step, lanes)
+  fetch_scopes(step, lanes)
+end
+
 -- Whatever stands under this id.
 local function known_item(step, user_id, item_id)
   local user = user_of(step, user_id)
@@ -115,6 +196,26 @@ end
 local function read_item(step, user_id, item_id)
   local item = known_item(step, user_id, item_id)
   return item and not item.foreign and item
+end
+
+-- The items of these names, as far as they are known, in the order in which they were submitted.
+local function read_all(step, names)
+  local rows = {}
+  for index, name in ipairs(names) do
+    rows[index] = { split_reference(name) }
+  end
+  fetch_rows(step, rows)
+  local found = {}
+  for _, row in ipairs(rows) do
+    local item = read_item(step, row[1], row[2])
+    if item then
+      found[#found + 1] = { user = row[1], id = row[2], item = item }
+    end
+  end
+  table.sort(found, function(one, other)
+    return seq_of(one.item) < seq_of(other.item)
+  end)
+  return found
 end
 
 local function write_item(step, user_id, item_id, item)
@@ -139,27 +240,9 @@ local function write_items(step)
       values[#values + 1] = item_text(item)
     end
     user.changed = {}
-    in_chunks(values, function(...)
-      redis.call('HSET', user.key, ...)
-    end)
+    send('HSET', user.key, values)
   end
   step.changed = {}
-end
-
--- Writes all that the step has collected.
-local function finish(step)
-  write_items(step)
-  write_lanes(step)
-  in_chunks(step.leased, function(...)
-    redis.call('ZADD', step.prefix .. ':leases', ...)
-  end)
-  in_chunks(step.unleased, function(...)
-    redis.call('ZREM', step.prefix .. ':leases', ...)
-  end)
-  in_chunks(step.expiring, function(...)
-    redis.call('ZADD', step.prefix .. ':expiry', ...)
-  end)
-  step.leased, step.unleased, step.expiring = {}, {}, {}
 end
 
 -- The item of a claim that still stands.
@@ -168,34 +251,7 @@ local function held_item(step, user, item_id, claim_id)
   return item and item.claim_id == claim_id and item
 end
 
--- Keeps a message aside until it is due. Members of one due time are sorted as text, so that their number
--- keeps them in the order in which they were submitted.
-local function delay_item(step, user, item_id, body, due, seq)
-  local name = reference(user, item_id)
-  redis.call('HSET', step.prefix .. ':delayed', name, body)
-  redis.call('ZADD', step.prefix .. ':due', due, string.format('%016d:', seq) .. name)
-  expect(step, due)
-end
-
--- The body of a message that is in its lane.
-local function body_in_lane(key, entry)
-  local entries = redis.call('XRANGE', key, entry, entry)
-  return entries[1] and entries[1][2][2]
-end
-
--- Lets the entry of a message leave its lane.
-local function withdraw(lane, item)
-  lane.ended[#lane.ended + 1] = item.entry
-  item.entry = ''
-end
-
--- A dead letter keeps its body, and nothing removes it but a person.
-local function bury(step, lane, user, item_id, item, problem)
-  local body = body_in_lane(lane.key, item.entry)
-  if body then
-    redis.call('HSET', step.prefix .. ':dead', reference(user, item_id), body)
-  end
-  withdraw(lane, item)
-  item.status = 'failed'
-  item.note = string.format('"failed_at":%d,', step.now) .. note_error(problem)
+-- What a worker or a view must know of a message beside its body.
+local function message_row(item, body)
+  return { body, item.entry, item.attempts, item.losses, item.rare.requeues or 0, item.submitted_at }
 end

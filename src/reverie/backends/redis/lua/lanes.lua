@@ -1,59 +1,87 @@
 -- Lanes: a stream each, a line of text with their counts, and a place in the ring of their label.
 --
--- The text is "waiting returned running ordered min_idle_ms rest_until queued". `waiting` counts what may be
--- claimed and includes `returned`, the part of it that was claimed before and handed back.
+-- The text is "waiting returned running ordered min_idle_ms rest_until since". `waiting` counts what may be
+-- claimed and includes `returned`, the part of it that was claimed before and handed back. `since` is the
+-- moment at which the lane has joined the ring, 0 while it is not there.
 
-local STATE = '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d)$'
+local STATE = '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+)$'
 
--- A lane that was drained keeps nothing but its rest, in one key that expires.
-local function remembered_rest(step, name)
-  local rest = tonumber(redis.call('GET', step.prefix .. ':rest:' .. name) or 0)
-  return rest > step.now and rest or 0
-end
-
--- Makes a lane of its text; one without a text is new, or was drained.
-local function new_lane(step, name, state)
+-- Makes a lane of its text. One without a text is new, or was drained: then it may still have to rest.
+local function new_lane(step, name, state, rest)
+  local tenant, label = string.match(name, '^(.*):([^:]*)$')
+  local waiting, returned, running, ordered, min_idle, rest_until, since = 0, 0, 0, '1', 0, rest or 0, 0
+  if state then
+    waiting, returned, running, ordered, min_idle, rest_until, since = string.match(state, STATE)
+  end
   local lane = {
     name = name,
+    tenant = tenant,
+    label = label,
     key = step.prefix .. ':' .. name,
+    known = state and true, -- it has a text
+    touched = false,
+    waiting = tonumber(waiting),
+    returned = tonumber(returned),
+    running = tonumber(running),
+    ordered = ordered == '1',
+    min_idle = tonumber(min_idle),
+    rest = tonumber(rest_until),
+    known_rest = tonumber(rest_until),
+    since = tonumber(since),
     ended = {}, -- entries that leave the stream
     back = {}, -- entries that are handed back
   }
-  if state then
-    local waiting, returned, running, ordered, min_idle, rest, queued = string.match(state, STATE)
-    lane.waiting, lane.returned, lane.running = tonumber(waiting), tonumber(returned), tonumber(running)
-    lane.ordered, lane.queued = ordered == '1', queued == '1'
-    lane.min_idle, lane.rest = tonumber(min_idle), tonumber(rest)
-    lane.known_rest = lane.rest
-  else
-    lane.waiting, lane.returned, lane.running = 0, 0, 0
-    lane.ordered, lane.queued = true, false
-    lane.min_idle, lane.rest, lane.known_rest = 0, remembered_rest(step, name), 0
-    lane.remembered = lane.rest > 0
-  end
   step.lanes[name] = lane
   return lane
 end
 
--- Reads many lanes by one command, before they are asked for one by one.
+-- Those of the names that were not looked at yet, each once.
+local function unknown_lanes(step, names)
+  local unknown, seen = {}, {}
+  for _, name in ipairs(names) do
+    if not step.lanes[name] and not seen[name] then
+      seen[name] = true
+      unknown[#unknown + 1] = name
+    end
+  end
+  return unknown
+end
+
+-- Reads many lanes by few commands, before they are asked for one by one.
 local function fetch_lanes(step, names)
-  for first = 1, #names, CHUNK do
-    local last = math.min(first + CHUNK - 1, #names)
-    local states = redis.call('HMGET', step.prefix .. ':lanes', unpack(names, first, last))
+  local unknown, drained = unknown_lanes(step, names), {}
+  for first = 1, #unknown, CHUNK do
+    local last = math.min(first + CHUNK - 1, #unknown)
+    local states = redis.call('HMGET', step.prefix .. ':lanes', unpack(unknown, first, last))
     for index = first, last do
-      if not step.lanes[names[index]] then
-        new_lane(step, names[index], states[index - first + 1])
+      local state = states[index - first + 1]
+      if state then
+        new_lane(step, unknown[index], state)
+      else
+        drained[#drained + 1] = unknown[index]
       end
+    end
+  end
+  for first = 1, #drained, CHUNK do
+    local last = math.min(first + CHUNK - 1, #drained)
+    local rests = redis.call('ZMSCORE', step.prefix .. ':resting', unpack(drained, first, last))
+    for index = first, last do
+      new_lane(step, drained[index], nil, rests[index - first + 1])
     end
   end
 end
 
+-- The lane of this name, to look at.
+local function see_lane(step, name)
+  if not step.lanes[name] then
+    fetch_lanes(step, { name })
+  end
+  return step.lanes[name]
+end
+
 -- The lane of this name, to be written when the step is done with it.
 local function lane_of(step, name)
-  local lane = step.lanes[name]
-  if not lane then
-    lane = new_lane(step, name, redis.call('HGET', step.prefix .. ':lanes', name))
-  end
+  local lane = see_lane(step, name)
   if not lane.touched then
     lane.touched = true
     step.touched[#step.touched + 1] = lane
@@ -77,15 +105,44 @@ local function hand_back(lane, entry)
   lane.returned = lane.returned + 1
 end
 
+-- Takes a waiting entry out of its lane. Only one that was handed back has anything to acknowledge.
+local function leave_lane(lane, entry)
+  lane.returned = math.max(0, lane.returned - redis.call('XACK', lane.key, GROUP, entry))
+  redis.call('XDEL', lane.key, entry)
+  lane.waiting = math.max(lane.returned, lane.waiting - 1)
+end
+
+-- Counts a message of a lane that is handed to a worker.
+local function begin_run(step, lane)
+  lane.running = lane.running + 1
+  count(step, lane.name, 0, 1)
+end
+
+-- Counts a message of a lane whose claim has ended, and lets the lane rest.
+local function end_run(step, lane, rest)
+  lane.running = math.max(0, lane.running - 1)
+  step.freed = true
+  count(step, lane.name, 0, -1)
+  if rest > 0 then
+    lane.rest = math.max(lane.rest, step.now + rest)
+  end
+end
+
 local function remove_entries(lane)
-  in_chunks(lane.ended, function(...)
-    redis.call('XACK', lane.key, GROUP, ...)
-    redis.call('XDEL', lane.key, ...)
-  end)
-  lane.ended = {}
+  if #lane.ended > 0 then
+    for first = 1, #lane.ended, CHUNK do
+      local last = math.min(first + CHUNK - 1, #lane.ended)
+      redis.call('XACK', lane.key, GROUP, unpack(lane.ended, first, last))
+    end
+    send('XDEL', lane.key, lane.ended)
+    lane.ended = {}
+  end
 end
 
 local function return_entries(lane)
+  if #lane.back == 0 then
+    return
+  end
   for first = 1, #lane.back, CHUNK do
     local command = { lane.key, GROUP, RETURNED, 0 }
     for index = first, math.min(first + CHUNK - 1, #lane.back) do
@@ -97,6 +154,13 @@ local function return_entries(lane)
   lane.back = {}
 end
 
+local function leave_ring(step, lane)
+  if lane.since > 0 then
+    redis.call('ZREM', step.prefix .. ':ready:' .. lane.label, lane.name)
+    lane.since = 0
+  end
+end
+
 -- Drops all of a drained lane but its rest.
 local function drop_lane(step, lane, drained)
   if redis.call('XLEN', lane.key) <= #lane.ended then
@@ -104,34 +168,27 @@ local function drop_lane(step, lane, drained)
   else
     remove_entries(lane) -- somebody else has written to this stream: that is not ours to delete
   end
-  drained.names[#drained.names + 1] = lane.name
-  if lane.known_rest > 0 then
-    redis.call('ZREM', step.prefix .. ':resting', lane.name)
+  if lane.known then
+    drained.names[#drained.names + 1] = lane.name
   end
-  if lane.rest > step.now then
-    local expiry = lane.rest - step.now + REST_MARGIN_MS
-    redis.call('SET', step.prefix .. ':rest:' .. lane.name, lane.rest, 'PX', expiry)
-  end
+  leave_ring(step, lane)
   step.lanes[lane.name] = nil
 end
 
 local function may_be_served(lane)
-  return lane.waiting > 0 and (lane.running == 0 or not lane.ordered)
+  return lane.waiting > 0 and lane.rest == 0 and (lane.running == 0 or not lane.ordered)
 end
 
-local function write_rest(step, lane)
+local function note_rest(step, lane)
   if lane.rest == lane.known_rest then
     return
   end
   if lane.rest > 0 then
-    redis.call('ZADD', step.prefix .. ':resting', lane.rest, lane.name)
+    step.resting[#step.resting + 1] = lane.rest
+    step.resting[#step.resting + 1] = lane.name
     expect(step, lane.rest)
   else
     redis.call('ZREM', step.prefix .. ':resting', lane.name)
-  end
-  if lane.remembered then
-    redis.call('DEL', step.prefix .. ':rest:' .. lane.name)
-    lane.remembered = false
   end
   lane.known_rest = lane.rest
 end
@@ -145,57 +202,78 @@ local function state_of(lane)
     lane.ordered and 1 or 0,
     lane.min_idle,
     lane.rest,
-    lane.queued and 1 or 0
+    lane.since
   )
 end
 
--- Puts a lane that may be served into the ring of its label, unless it is there.
-local function queue_lane(lane, rings)
-  if lane.queued or lane.rest > 0 or not may_be_served(lane) then
-    return
+-- Puts a lane that may be served into the ring of its label, unless it is there; takes others out of it.
+local function queue_lane(step, lane, rings)
+  if not may_be_served(lane) then
+    leave_ring(step, lane)
+  elseif lane.since == 0 and tenant_room(step, lane.tenant) == 0 then
+    park(step, lane)
+  elseif lane.since == 0 then
+    lane.since = step.now
+    rings[lane.label] = rings[lane.label] or {}
+    table.insert(rings[lane.label], lane.name)
   end
-  lane.queued = true
-  local label = string.match(lane.name, '[^:]*$')
-  if not rings[label] then
-    rings[label] = {}
-  end
-  table.insert(rings[label], lane.name)
 end
 
 local function write_rings(step, rings)
   for label, names in pairs(rings) do
-    in_chunks(names, function(...)
-      redis.call('RPUSH', step.prefix .. ':ready:' .. label, ...)
-    end)
+    local turn = take_numbers(step, 'turn', #names)
+    local members = {}
+    for index, name in ipairs(names) do
+      members[#members + 1] = turn + index
+      members[#members + 1] = name
+    end
+    send('ZADD', step.prefix .. ':ready:' .. label, members)
     leave_tokens(step.prefix .. ':wake:' .. label, #names)
   end
 end
 
--- Writes the touched lanes. Those that may be served now join the end of their label's ring.
-local function write_lanes(step)
-  local states, rings, drained = {}, {}, { streams = {}, names = {} }
+local function touch_unparked(step)
+  local names = unpark(step)
+  if names then
+    fetch_lanes(step, names)
+    for _, name in ipairs(names) do
+      lane_of(step, name)
+    end
+  end
+end
+
+local function write_touched(step, states, rings, drained)
   for _, lane in ipairs(step.touched) do
     lane.touched = false
+    note_rest(step, lane)
     if lane.waiting + lane.running == 0 then
       drop_lane(step, lane, drained)
     else
       return_entries(lane)
       remove_entries(lane)
-      queue_lane(lane, rings)
-      write_rest(step, lane)
+      queue_lane(step, lane, rings)
+      lane.known = true
       states[#states + 1] = lane.name
       states[#states + 1] = state_of(lane)
     end
   end
   step.touched = {}
-  in_chunks(states, function(...)
-    redis.call('HSET', step.prefix .. ':lanes', ...)
-  end)
-  in_chunks(drained.streams, function(...)
-    redis.call('DEL', ...)
-  end)
-  in_chunks(drained.names, function(...)
-    redis.call('HDEL', step.prefix .. ':lanes', ...)
-  end)
+end
+
+-- Writes the touched lanes. Those that may be served now join the end of their label's ring.
+local function write_lanes(step)
+  touch_unparked(step)
+  if #step.touched == 0 then
+    return
+  end
+  local states, rings, drained = {}, {}, { streams = {}, names = {} }
+  write_touched(step, states, rings, drained)
+  send('HSET', step.prefix .. ':lanes', states)
+  for _, stream in ipairs(drained.streams) do
+    redis.call('DEL', stream)
+  end
+  send('HDEL', step.prefix .. ':lanes', drained.names)
+  send('ZADD', step.prefix .. ':resting', step.resting)
+  step.resting = {}
   write_rings(step, rings)
 end

@@ -4,27 +4,50 @@
 local function bodies_call(_, arguments)
   local step = open_step(arguments)
   local bodies = {}
-  local user = step.request.user
-  fetch_items(step, user, step.request.items)
-  for index, item_id in ipairs(step.request.items) do
+  fetch_rows(step, step.request.items)
+  for index, row in ipairs(step.request.items) do
+    local user, item_id = row[1], row[2]
     local item = read_item(step, user, item_id)
     local body
-    if item and item.entry ~= '' then
-      body = body_in_lane(step.prefix .. ':' .. details_of(item).lane, item.entry)
+    if item and KEPT[item.status] then
+      body = redis.call('HGET', step.prefix .. ':dead', reference(user, item_id))
     elseif item then
-      local hash = item.status == 'failed' and ':dead' or ':delayed'
-      body = redis.call('HGET', step.prefix .. hash, reference(user, item_id))
+      body = body_of(step, user, item_id, item)
     end
     bodies[index] = body or ''
   end
   return cmsgpack.pack({ step.now, bodies })
 end
 
+-- Dead letters of anyone that come after a number, in the order of their submission: at most `limit` are looked
+-- at, and the answer has user, item id and JSON of each.
+local function dead_call(_, arguments)
+  local step = open_step(arguments)
+  local rows = {}
+  local after = string.format('(%d', step.request.after)
+  local names =
+    redis.call('ZRANGE', step.prefix .. ':failed', after, '+inf', 'BYSCORE', 'LIMIT', 0, step.request.limit)
+  for _, found in ipairs(read_all(step, names)) do
+    rows[#rows + 1] = { found.user, found.id, item_text(found.item) }
+  end
+  return cmsgpack.pack({ step.now, rows, #names })
+end
+
+-- What is counted of each label, which are paused and why, and which workers there are: names and texts in turn.
+local function labels_call(_, arguments)
+  local step = open_step(arguments)
+  local answer = { step.now }
+  for index, name in ipairs({ 'labels', 'paused', 'workers' }) do
+    answer[index + 1] = redis.call('HGETALL', step.prefix .. ':' .. name)
+  end
+  return cmsgpack.pack(answer)
+end
+
 -- A waiter that was cancelled may have taken a token with it: leaves another where there is work.
 local function nudge_call(_, arguments)
   local step = open_step(arguments)
   for _, label in ipairs(step.request.labels) do
-    if redis.call('LLEN', step.prefix .. ':ready:' .. label) > 0 then
+    if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
       leave_tokens(step.prefix .. ':wake:' .. label, 1)
     end
   end
@@ -39,5 +62,7 @@ local function now_call(_, arguments)
 end
 
 redis.register_function({ function_name = LIBRARY .. '_bodies', callback = bodies_call, flags = { 'no-writes' } })
+redis.register_function({ function_name = LIBRARY .. '_dead', callback = dead_call, flags = { 'no-writes' } })
+redis.register_function({ function_name = LIBRARY .. '_labels', callback = labels_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_now', callback = now_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_nudge', callback = nudge_call, flags = { 'allow-oom' } })

@@ -1,67 +1,63 @@
 -- Settling: only the holder of a claim is heard; what it reports takes hold whole.
+--
+-- A row has user, item id, claim id, lane, move, whether it was an attempt, delay, error, follow-ups.
 
-local ENDS = {
-  complete = { 'completed', '"completed_at":%d,' },
-  cancel = { 'cancelled', '"cancelled_at":%d,' },
-}
-
--- Completed and cancelled work is forgotten when it was kept long enough.
-local function end_item(step, lane, item, row)
-  local user, item_id, task, move, problem = row[1], row[2], row[5], row[6], row[9]
-  if move == 'bury' then
-    bury(step, lane, user, item_id, item, problem)
-    return
-  end
-  withdraw(lane, item)
-  local status, note = unpack(ENDS[move])
-  item.status = status
-  item.note = string.format(note, step.now) .. note_error(move == 'cancel' and 'cancelled' or problem)
-  local expiry = step.now + step.request.retention_ms
-  step.expiring[#step.expiring + 1] = expiry
-  step.expiring[#step.expiring + 1] = user .. ':' .. (task or '') .. ':' .. item_id
-  expect(step, expiry)
-end
+local ENDS = { complete = 'completed', cancel = 'cancelled', bury = 'failed' }
 
 -- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place.
 local function wait_again(step, lane, item, row)
-  local user, item_id, delay, problem = row[1], row[2], row[8], row[9]
+  local user, item_id, delay, problem = row[1], row[2], row[7], row[8]
+  local body = delay > 0 and not lane.ordered and body_of(step, user, item_id, item)
   item.status, item.note = 'waiting', note_error(problem)
-  local body = delay > 0 and not lane.ordered and body_in_lane(lane.key, item.entry)
   if body then
-    delay_item(step, user, item_id, body, step.now + delay, details_of(item).seq)
+    item.body, item.rare.due = body, step.now + delay
     withdraw(lane, item)
+    settle_in(step, user, item_id, item)
   else
     hand_back(lane, item.entry)
   end
+  watch_deadline(step, user, item_id, item)
 end
 
--- A row has user, item id, claim id, lane, task, move, whether it was an attempt, delay, error, follow-ups.
+local function end_claim(step, item, row)
+  local user, item_id, move, delay = row[1], row[2], row[5], row[7]
+  local lane = lane_of(step, row[4])
+  local waits = move == 'retry' or move == 'release'
+  end_run(step, lane, math.max(lane.min_idle, waits and lane.ordered and delay or 0))
+  item.claim_id = ''
+  item.attempts = item.attempts + (row[6] and 1 or 0)
+  if item.rare.cancel_requested and move ~= 'complete' then
+    end_item(step, user, item_id, item, 'cancelled')
+  elseif waits then
+    wait_again(step, lane, item, row)
+    write_item(step, user, item_id, item)
+  else
+    end_item(step, user, item_id, item, ENDS[move], row[8])
+  end
+end
+
+-- The answer is one word, and what is wrong with the follow-ups.
 local function settle(step, row)
-  local user, item_id, move = row[1], row[2], row[6]
+  local user, item_id, move, follow_ups = row[1], row[2], row[5], row[9]
   local item = held_item(step, user, item_id, row[3])
   if not item then
-    return false
+    return 'stale'
   end
-  local lane = lane_of(step, row[4])
-  lane.running = math.max(0, lane.running - 1)
+  local parent = unknown_parent(step, follow_ups)
+  if parent then
+    return 'rejected', parent
+  end
   step.unleased[#step.unleased + 1] = reference(user, item_id)
-  item.claim_id = ''
-  item.attempts = item.attempts + (row[7] and 1 or 0)
-  local rest = lane.min_idle
-  if move == 'retry' or move == 'release' then
-    wait_again(step, lane, item, row)
-    rest = math.max(rest, lane.ordered and row[8] or 0)
+  if move == 'lose' then
+    lose(step, user, item_id, item)
   else
-    end_item(step, lane, item, row)
+    end_claim(step, item, row)
   end
-  write_item(step, user, item_id, item)
-  if rest > 0 then
-    lane.rest = math.max(lane.rest, step.now + rest)
+  if move == 'complete' and #follow_ups > 0 then
+    fetch_messages(step, follow_ups)
+    insert_all(step, follow_ups)
   end
-  if move == 'complete' then
-    insert_all(step, row[10])
-  end
-  return true
+  return 'applied'
 end
 
 -- The lanes of all rows, each once.
@@ -78,15 +74,21 @@ end
 
 local function settle_call(_, arguments)
   local step = open_step(arguments)
-  local applied = {}
+  local states, unknown = {}, {}
+  local names = lanes_of(step.request.settlements)
   fetch_rows(step, step.request.settlements)
-  fetch_lanes(step, lanes_of(step.request.settlements))
-  for index, settlement in ipairs(step.request.settlements) do
-    applied[index] = settle(step, settlement)
+  fetch_lanes(step, names)
+  fetch_scopes(step, names)
+  for index, row in ipairs(step.request.settlements) do
+    local state, parent = settle(step, row)
+    states[index] = state
+    if parent then
+      unknown[#unknown + 1] = { index - 1, parent }
+    end
   end
   finish(step)
   tell_horizon(step)
-  return cmsgpack.pack({ step.now, applied })
+  return cmsgpack.pack({ step.now, states, unknown })
 end
 
 redis.register_function({ function_name = LIBRARY .. '_settle', callback = settle_call, flags = { 'allow-oom' } })

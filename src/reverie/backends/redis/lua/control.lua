@@ -1,0 +1,205 @@
+-- Commands: what a person asks for. Those that choose items are given `which`: user, ids, task, cube, label, limit.
+
+local OPEN = { waiting = true, in_progress = true }
+local CANCELLED = '%00cancelled' -- stands for a label, as in `reverie.backends.wakeup`
+local PAGE = 1000 -- how much of a large key is read at a time
+
+local function matches(which, found)
+  local user, cube, label = string.match(lane_name(found.item), '^([^:]*):([^:]*):([^:]*)$')
+  return (not which.user or which.user == user)
+    and (not which.cube or which.cube == cube)
+    and (not which.label or which.label == label)
+    and (not which.ids or which.ids[found.id])
+    and (not which.task or details_of(found.item).task_id == which.task)
+end
+
+-- Adds an item to the chosen ones if it fits.
+local function consider(step, chosen, user, item_id)
+  local item = read_item(step, user, item_id)
+  local found = { user = user, id = item_id, item = item }
+  if item and chosen.statuses[item.status] and not chosen.seen[item] and matches(chosen.which, found) then
+    chosen.seen[item] = true
+    table.insert(chosen, found)
+  end
+end
+
+local function consider_ids(step, chosen, user, item_ids)
+  fetch_items(step, user, item_ids)
+  for _, item_id in ipairs(item_ids) do
+    consider(step, chosen, user, item_id)
+  end
+end
+
+-- All items of a user; only those are taken apart that have the right status.
+local function consider_user(step, chosen, user)
+  local cursor, key = '0', user_of(step, user).key
+  repeat
+    local page = redis.call('HSCAN', key, cursor, 'COUNT', PAGE)
+    local item_ids = {}
+    for index = 1, #page[2], 2 do
+      if chosen.statuses[string.match(page[2][index + 1], '^{"status":"([a-z_]+)"') or ''] then
+        item_ids[#item_ids + 1] = page[2][index]
+      end
+    end
+    consider_ids(step, chosen, user, item_ids)
+    cursor = page[1]
+  until cursor == '0'
+end
+
+-- Anyone's items that have ended, in the order of their submission, until there are enough.
+local function consider_ended(step, chosen)
+  for _, status in ipairs({ 'failed', 'cancelled' }) do
+    local enough, first = #chosen + chosen.which.limit + 1, 0
+    repeat
+      local names = redis.call('ZRANGE', step.prefix .. ':' .. status, first, first + PAGE - 1)
+      for _, found in ipairs(read_all(step, names)) do
+        consider(step, chosen, found.user, found.id)
+      end
+      first = first + PAGE
+    until #names < PAGE or #chosen >= enough
+  end
+end
+
+-- Anyone's items that have not ended: of the users that have a lane that fits, and of those with messages aside.
+local function consider_open(step, chosen)
+  local which, users = chosen.which, {}
+  local function look(user)
+    if not users[user] and #chosen <= which.limit then
+      users[user] = true
+      consider_user(step, chosen, user)
+    end
+  end
+  local cursor = '0'
+  repeat
+    local page = redis.call('HSCAN', step.prefix .. ':lanes', cursor, 'COUNT', PAGE)
+    for index = 1, #page[2], 2 do
+      local user, cube, label = string.match(page[2][index], '^([^:]*):([^:]*):([^:]*)$')
+      if (not which.label or which.label == label) and (not which.cube or which.cube == cube) then
+        look(user)
+      end
+    end
+    cursor = page[1]
+  until cursor == '0' or #chosen > which.limit
+  for _, name in ipairs(redis.call('HKEYS', step.prefix .. ':delayed')) do
+    look((split_reference(name)))
+  end
+end
+
+-- The first items that fit and have one of these statuses, and whether there are more.
+local function choose(step, statuses)
+  local which = step.request.which
+  local chosen = { which = which, statuses = statuses, seen = {} }
+  local ids = which.item_ids
+  if ids then
+    which.ids = {}
+    for _, item_id in ipairs(ids) do
+      which.ids[item_id] = true
+    end
+  end
+  if which.user and ids then
+    consider_ids(step, chosen, which.user, ids)
+  elseif which.user and which.task then
+    local key = step.status .. ':task_items:' .. which.user .. ':' .. encode(which.task)
+    consider_ids(step, chosen, which.user, redis.call('SMEMBERS', key))
+  elseif which.user then
+    consider_user(step, chosen, which.user)
+  elseif statuses == OPEN then
+    consider_open(step, chosen)
+  else
+    consider_ended(step, chosen)
+  end
+  table.sort(chosen, function(one, other)
+    return seq_of(one.item) < seq_of(other.item)
+  end)
+  local more = #chosen > which.limit
+  while #chosen > which.limit do
+    table.remove(chosen)
+  end
+  return chosen, more
+end
+
+local function names_of(chosen)
+  local names = {}
+  for index, found in ipairs(chosen) do
+    names[index] = { found.user, found.id }
+  end
+  return names
+end
+
+-- Tells all workers that someone wants running work cancelled; who does not hear it learns it when it renews.
+local function tell_of_cancel(step)
+  local workers = math.max(1, redis.call('HLEN', step.prefix .. ':workers'))
+  leave_tokens(step.prefix .. ':wake:' .. CANCELLED, workers, workers)
+end
+
+-- What waits ends at once, what runs is asked to stop.
+local function cancel(step)
+  local chosen, more = choose(step, OPEN)
+  local changed, requested = {}, {}
+  for _, found in ipairs(chosen) do
+    if found.item.status == 'waiting' then
+      end_item(step, found.user, found.id, found.item, 'cancelled')
+      table.insert(changed, found)
+    else
+      found.item.rare.cancel_requested = 1
+      write_item(step, found.user, found.id, found.item)
+      table.insert(requested, found)
+    end
+  end
+  if #requested > 0 then
+    tell_of_cancel(step)
+  end
+  return changed, requested, more
+end
+
+local function requeue_one(step, found)
+  local item = found.item
+  item.body = redis.call('HGET', step.prefix .. ':dead', reference(found.user, found.id))
+  forget_end(step, found.user, found.id, item)
+  item.status, item.note, item.started_at = 'waiting', '', 'null'
+  item.attempts, item.losses = 0, 0
+  item.rare.requeues = (item.rare.requeues or 0) + 1
+  count(step, lane_name(item), 1, 0)
+  take_unique(step, found.id, item)
+  settle_in(step, found.user, found.id, item)
+end
+
+-- What has failed or was cancelled waits again, as if it were new.
+local function requeue(step)
+  local chosen, more = choose(step, KEPT)
+  for _, found in ipairs(chosen) do
+    requeue_one(step, found)
+  end
+  return chosen, {}, more
+end
+
+local function delete(step)
+  local chosen, more = choose(step, KEPT)
+  for _, found in ipairs(chosen) do
+    forget(step, found.user, found.id, found.item)
+  end
+  return chosen, {}, more
+end
+
+local function pause(step)
+  redis.call('HSET', step.prefix .. ':paused', step.request.label, step.request.reason)
+  return {}, {}, false
+end
+
+local function resume(step)
+  redis.call('HDEL', step.prefix .. ':paused', step.request.label)
+  leave_tokens(step.prefix .. ':wake:' .. step.request.label, 1)
+  return {}, {}, false
+end
+
+local COMMANDS = { cancel = cancel, requeue = requeue, delete = delete, pause = pause, resume = resume }
+
+local function control_call(_, arguments)
+  local step = open_step(arguments)
+  local changed, requested, more = COMMANDS[step.request.command](step)
+  finish(step)
+  tell_horizon(step)
+  return cmsgpack.pack({ step.now, names_of(changed), names_of(requested), more })
+end
+
+redis.register_function({ function_name = LIBRARY .. '_control', callback = control_call, flags = { 'allow-oom' } })

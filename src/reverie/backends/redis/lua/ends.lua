@@ -1,0 +1,211 @@
+-- Ends: what happens when a message ends, to itself and to those that depend on it, and how a step is finished.
+
+local KEPT = { failed = true, cancelled = true } -- a person may send these back, so their bodies stay
+
+local function drop_memos(step, user, item_id, item)
+  if item.rare.memos then
+    redis.call('DEL', key_of(step, 'memos', user, item_id))
+    item.rare.memos = nil
+  end
+end
+
+-- A message that ends does not wait for others any more.
+local function drop_dependencies(step, user, item_id, item)
+  if item.rare.waits_for then
+    for _, parent in ipairs(details_of(item).depends_on) do
+      redis.call('SREM', key_of(step, 'dependants', user, parent), item_id)
+    end
+    item.rare.waits_for = nil
+  end
+end
+
+local function leave_queue(step, user, item_id, item)
+  if item.status == 'waiting' then
+    leave_place(step, user, item_id, item)
+    unwatch_deadline(step, user, item_id, item)
+    drop_dependencies(step, user, item_id, item)
+  else
+    withdraw(lane_of(step, lane_name(item)), item)
+  end
+  count(step, lane_name(item), -1, 0)
+end
+
+-- Notes when what has ended is forgotten. A dead letter stays until a person decides about it.
+local function note_expiry(step, name)
+  local expiry = step.now + step.limits.retention_ms
+  step.expiring[#step.expiring + 1] = expiry
+  step.expiring[#step.expiring + 1] = name
+  expect(step, expiry)
+end
+
+-- Ends a message that waits or runs; the answer is its body, if that is kept. Who calls this finishes the step.
+local function end_item(step, user, item_id, item, status, problem)
+  local name = reference(user, item_id)
+  local body = KEPT[status] and body_of(step, user, item_id, item)
+  leave_queue(step, user, item_id, item)
+  item.status, item.body = status, nil
+  item.rare.due, item.rare.cancel_requested = nil, nil
+  item.note = string.format('"%s_at":%d,', status, step.now)
+    .. note_error(status == 'cancelled' and 'cancelled' or problem)
+  if KEPT[status] then
+    redis.call('ZADD', step.prefix .. ':' .. status, seq_of(item), name)
+    if body then
+      redis.call('HSET', step.prefix .. ':dead', name, body)
+    end
+  end
+  if status ~= 'failed' then
+    drop_memos(step, user, item_id, item)
+    note_expiry(step, name)
+  end
+  if item.rare.dependants then
+    table.insert(step.just_ended, { user = user, id = item_id, item = item })
+  end
+  return_unique(step, user, item)
+  write_item(step, user, item_id, item)
+  return body
+end
+
+-- A claim that ended without an outcome is one loss; after too many its message is buried. The answer is the
+-- body of a message that has ended.
+local function lose(step, user, item_id, item)
+  local lane = lane_of(step, lane_name(item))
+  end_run(step, lane, lane.min_idle)
+  item.claim_id, item.losses = '', item.losses + 1
+  if item.rare.cancel_requested then
+    return end_item(step, user, item_id, item, 'cancelled')
+  elseif item.losses >= step.limits.max_losses then
+    return end_item(step, user, item_id, item, 'failed', 'killed_worker')
+  end
+  item.status = 'waiting'
+  hand_back(lane, item.entry)
+  watch_deadline(step, user, item_id, item)
+  write_item(step, user, item_id, item)
+end
+
+-- Members of a sorted set whose moment has come.
+local function fallen_due(step, name, limit)
+  return redis.call('ZRANGE', step.prefix .. ':' .. name, '-inf', step.now, 'BYSCORE', 'LIMIT', 0, limit)
+end
+
+-- Fails what was not started before its deadline; the answer has what must be known of each.
+local function fail_overdue(step, limit)
+  local rows = {}
+  local names = fallen_due(step, 'deadlines', limit)
+  for _, found in ipairs(read_all(step, names)) do
+    local body = found.item.status == 'waiting'
+      and end_item(step, found.user, found.id, found.item, 'failed', 'deadline')
+    if body then
+      rows[#rows + 1] = message_row(found.item, body)
+    end
+  end
+  send('ZREM', step.prefix .. ':deadlines', names)
+  return rows, #names
+end
+
+-- Lets a message that was kept go back to its lane, or be forgotten: nothing is left of its end.
+local function forget_end(step, user, item_id, item)
+  local name = reference(user, item_id)
+  redis.call('HDEL', step.prefix .. ':dead', name)
+  redis.call('ZREM', step.prefix .. ':expiry', name)
+  if KEPT[item.status] then
+    redis.call('ZREM', step.prefix .. ':' .. item.status, name)
+  end
+end
+
+-- Removes an ended message.
+local function forget(step, user, item_id, item)
+  forget_end(step, user, item_id, item)
+  forget_unique(step, item_id, item)
+  drop_memos(step, user, item_id, item)
+  redis.call('HDEL', step.status .. ':task_meta:' .. user, item_id)
+  if string.find(item.details, '"task_id":', 1, true) then
+    local task = encode(details_of(item).task_id)
+    redis.call('SREM', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
+  end
+  user_of(step, user).items[item_id] = false
+end
+
+-- The messages that wait for these, each with those of its parents that have ended, in the order of submission.
+local function take_dependants(step, ended)
+  local children, by_name = {}, {}
+  for _, parent in ipairs(ended) do
+    local key = key_of(step, 'dependants', parent.user, parent.id)
+    local ids = redis.call('SMEMBERS', key)
+    redis.call('DEL', key)
+    parent.item.rare.dependants = nil
+    write_item(step, parent.user, parent.id, parent.item)
+    fetch_items(step, parent.user, ids)
+    for _, item_id in ipairs(ids) do
+      local name, item = reference(parent.user, item_id), read_item(step, parent.user, item_id)
+      if item and not by_name[name] then
+        by_name[name] = { user = parent.user, id = item_id, item = item, parents = {} }
+        children[#children + 1] = by_name[name]
+      end
+      if item then
+        table.insert(by_name[name].parents, parent)
+      end
+    end
+  end
+  table.sort(children, function(one, other)
+    return seq_of(one.item) < seq_of(other.item)
+  end)
+  return children
+end
+
+local function parents_ended(step, child)
+  local item = child.item
+  if item.status ~= 'waiting' or not item.rare.waits_for then
+    return
+  end
+  local anyway = string.find(item.details, '"if_dependency_fails":"run"', 1, true)
+  for _, parent in ipairs(child.parents) do
+    if parent.item.status ~= 'completed' and not anyway then
+      local problem = 'dependency: ' .. parent.id .. ' ' .. parent.item.status
+      end_item(step, child.user, child.id, item, 'failed', problem)
+      return
+    end
+  end
+  local left = item.rare.waits_for - #child.parents
+  item.rare.waits_for = left > 0 and left or nil
+  write_item(step, child.user, child.id, item)
+  if left <= 0 then
+    settle_in(step, child.user, child.id, item)
+  end
+end
+
+-- Lets those go on that depended on what has ended, or fail with it; round by round.
+local function look_after_dependants(step)
+  while #step.just_ended > 0 do
+    local ended = step.just_ended
+    step.just_ended = {}
+    for _, child in ipairs(take_dependants(step, ended)) do
+      parents_ended(step, child)
+    end
+  end
+end
+
+-- Whoever has waited because of all that runs may go on: wakes those who wait for labels that have work.
+local function tell_of_room(step)
+  if not step.freed or not step.limits.total_running then
+    return
+  end
+  step.freed = false
+  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the one for all has no ring
+    if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
+      leave_tokens(step.prefix .. ':wake:' .. label, 1)
+    end
+  end
+end
+
+-- Does what follows from the step's changes, and writes all that it has collected.
+local function finish(step)
+  look_after_dependants(step)
+  write_items(step)
+  write_lanes(step)
+  tell_of_room(step)
+  write_counts(step)
+  send('ZADD', step.prefix .. ':leases', step.leased)
+  send('ZREM', step.prefix .. ':leases', step.unleased)
+  send('ZADD', step.prefix .. ':expiry', step.expiring)
+  step.leased, step.unleased, step.expiring = {}, {}, {}
+end

@@ -1,0 +1,63 @@
+-- What the holder of a claim may do with it before it is settled: keep it, and keep results of its run.
+
+-- Notes that a worker is alive and what it handles: "alive_until lives_ms label …". Without labels it has gone.
+local function note_worker(step, presence)
+  local worker, labels, lives_ms = presence[1], presence[2], presence[3]
+  if #labels == 0 then
+    redis.call('HDEL', step.prefix .. ':workers', worker)
+    redis.call('ZREM', step.prefix .. ':alive', worker)
+    return
+  end
+  local alive_until = step.now + lives_ms
+  local text = string.format('%d %d ', alive_until, lives_ms) .. table.concat(labels, ' ')
+  redis.call('HSET', step.prefix .. ':workers', worker, text)
+  redis.call('ZADD', step.prefix .. ':alive', alive_until, worker)
+end
+
+-- Extends the leases that still stand; the answer has the places of the others in the request, and of those
+-- whose message someone wants cancelled.
+local function renew_call(_, arguments)
+  local step = open_step(arguments)
+  local lost, cancelled = {}, {}
+  if step.request.presence then
+    note_worker(step, step.request.presence)
+  end
+  fetch_rows(step, step.request.claims)
+  for index, held in ipairs(step.request.claims) do
+    local user, item_id, claim_id = unpack(held, 1, 3)
+    local item = held_item(step, user, item_id, claim_id)
+    if item then
+      step.leased[#step.leased + 1] = step.now + step.request.lease_ms
+      step.leased[#step.leased + 1] = reference(user, item_id)
+    else
+      lost[#lost + 1] = index - 1
+    end
+    if item and item.rare.cancel_requested then
+      cancelled[#cancelled + 1] = index - 1
+    end
+  end
+  if #step.leased > 0 then
+    expect(step, step.now + step.request.lease_ms)
+  end
+  finish(step)
+  tell_horizon(step)
+  return cmsgpack.pack({ step.now, lost, cancelled })
+end
+
+-- Keeps the result of one step of a run, if the claim still stands.
+local function remember_call(_, arguments)
+  local step = open_step(arguments)
+  local request = step.request
+  local user, item_id, claim_id = unpack(request.claim, 1, 3)
+  local item = held_item(step, user, item_id, claim_id)
+  if item then
+    redis.call('HSET', key_of(step, 'memos', user, item_id), request.step, request.value)
+    item.rare.memos = 1
+    write_item(step, user, item_id, item)
+    finish(step)
+  end
+  return cmsgpack.pack({ step.now, item and true or false })
+end
+
+redis.register_function({ function_name = LIBRARY .. '_renew', callback = renew_call, flags = { 'allow-oom' } })
+redis.register_function(LIBRARY .. '_remember', remember_call)
