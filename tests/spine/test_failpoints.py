@@ -21,6 +21,8 @@ BEFORE_OR_AFTER_A_CLAIM = {"before_accept", "after_accept", "after_settle"}
 def possible_losses(place: Place, point: str) -> set[int]:
     if (place.kind, point) == ("redis", "inside_settle"):
         return {0, 1}  # the request is on its way: the server may have done it or not
+    if point == "after_accept":
+        return {0, 1}  # a worker in the same process may have begun with it by then
     return {0} if point in BEFORE_OR_AFTER_A_CLAIM else {1}
 
 

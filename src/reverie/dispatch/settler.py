@@ -33,6 +33,8 @@ __all__ = ["Settler"]
 log = get_logger(__name__)
 
 UNSETTLEABLE = "bug: the handler's answer could not be written"
+ENDING = {Move.COMPLETE, Move.CANCEL, Move.BURY}
+"""Moves after which the store must know that a message has ended."""
 GROUP_LIMIT = 500
 """How many settlements share one step."""
 
@@ -128,7 +130,7 @@ class Settler(LoopService):
         self, store: EffectStore, group: list[Settlement]
     ) -> tuple[list[Settlement], list[Rejected]]:
         """Let the store apply what ends; answer the settlements as they now stand, and the rejected ones."""
-        ending = [s for s in group if s.move in {Move.COMPLETE, Move.CANCEL, Move.BURY}]
+        ending = [s for s in group if s.move in ENDING]
         applied = await store.apply(
             [
                 Application(
@@ -140,7 +142,7 @@ class Settler(LoopService):
                 for settlement in ending
             ]
         )
-        standing = [s for s in group if s.move in {Move.RETRY, Move.RELEASE}]
+        standing = [s for s in group if s.move not in ENDING]
         rejected = []
         for settlement, answer in zip(ending, applied, strict=True):
             if answer.state == "rejected":

@@ -192,9 +192,11 @@ class MemoryQueue:
     def _check_limits(self, messages: Sequence[Message]) -> None:
         limits, total, now = self._state.limits, self._state.total, self._clock.now()
         count = len({message.key for message in messages})
+        if not count:
+            return
         check_depth(limits.total, total.depth + count)
         arrivals = []
-        if limits.total.rate is not None and count:
+        if limits.total.rate is not None:
             arrivals.append((total, next_arrival(limits.total, total.arrival, now, count)))
         for name in dict.fromkeys((m.user_id, m.mem_cube_id) for m in messages):
             tenant = self._state.tenants[name]

@@ -172,6 +172,7 @@ class State:
         if rest_ms:
             lane.rest_until = max(lane.rest_until or 0, self.clock.now() + rest_ms)
             self.wakeup.expect(lane.rest_until)
+            self.rings[name.label].pop(name, None)
         for other in self.tenant_of(name).lanes if was_full else (name,):
             self.wake(other)
         if self.limits.total.concurrency is not None:
@@ -217,7 +218,8 @@ class State:
                 self._parents_ended(child, parents)
 
     def _parents_ended(self, child: Item, parents: list[Item]) -> None:
-        if child.status is not Status.WAITING:
+        parents = [parent for parent in parents if parent.message.item_id in child.waits_for]
+        if child.status is not Status.WAITING or not parents:  # it may have been sent back since
             return
         failed = [parent for parent in parents if parent.status is not Status.COMPLETED]
         if failed and child.message.if_dependency_fails == "fail":
