@@ -12,7 +12,7 @@ from reverie.backends.moves import Claim, Lost, Renewal
 from reverie.backends.shares import serve
 from reverie.backends.sqlite.advance import fail_overdue
 from reverie.backends.sqlite.rows import load_statements, message_from_row
-from reverie.backends.sqlite.step import to_json
+from reverie.backends.sqlite.step import decode_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["claim", "identity", "note_worker", "recall", "remember", "renew"]
 
 SQL = load_statements("claim.sql")
+READ_TOGETHER = 128
+"""How many claimed messages come back as one text; a message has at most `limits.max_content_bytes`."""
 OVERDUE_LIMIT = 1000
 """How many messages past their deadline one claim fails at most."""
 
@@ -33,7 +35,7 @@ OVERDUE_LIMIT = 1000
 class Claimed(NamedTuple):
     """What a claim has brought, as rows: reading them as messages is left to whoever waits for them."""
 
-    rows: list[tuple[Any, ...]]
+    rows: list[list[Any]]
     claim_id: str
     lease_until: int
 
@@ -114,7 +116,7 @@ def identity(claim: Claim) -> tuple[int, str, str, str]:
     return claim.handle[0], message.user_id, message.item_id, claim.claim_id
 
 
-def _claim_label(step: Step, label: str, want: Want, bindings: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _claim_label(step: Step, label: str, want: Want, bindings: dict[str, Any]) -> list[list[Any]]:
     messages = want.messages
     most = step.limits.total.concurrency
     if most is not None:
@@ -122,7 +124,7 @@ def _claim_label(step: Step, label: str, want: Want, bindings: dict[str, Any]) -
     portions = _portions(step, label, messages, want.quantum)
     if step.limits.tenant.concurrency is None:
         return _claim_lanes(step, portions, want, bindings)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[list[Any]] = []
     for lane, take in portions:  # what one lane gives may leave no room for the next one of its tenant
         rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
     return rows
@@ -132,8 +134,8 @@ def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple
     """Which lanes are served, in their turn, and how much each gives: a quantum, as long as it lasts."""
     portions: list[tuple[int, int]] = []
     left = messages
-    bindings = {"label": label, "lanes": max(0, messages)}
-    for lane, depth in step.connection.execute(SQL["ready_lanes"], bindings):
+    ((lanes,),) = step.rows(SQL["ready_lanes"], {"label": label, "lanes": max(0, messages)})
+    for lane, depth in decode_json(lanes):
         take = min(quantum, left)
         portions.append((lane, take))
         left -= min(take, max(1, depth))
@@ -144,6 +146,16 @@ def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple
     return [(lane, min(take, max(1, lost.get(lane, take)))) for lane, take in portions]
 
 
+def _read(step: Step, numbers: list[int]) -> list[list[Any]]:
+    """Read messages, many at a time; not all at once, since each may be large."""
+    rows: list[list[Any]] = []
+    for start in range(0, len(numbers), READ_TOGETHER):
+        chunk = to_json(numbers[start : start + READ_TOGETHER])
+        ((answer,),) = step.rows(SQL["read_messages"], {"rows": chunk})
+        rows += decode_json(answer)
+    return rows
+
+
 def _room(step: Step, lane: int) -> int:
     """How many more of a lane's tenant may be in progress."""
     running: int = step.rows(SQL["tenant_running"], (lane,))[0][0]
@@ -152,14 +164,16 @@ def _room(step: Step, lane: int) -> int:
 
 def _claim_lanes(
     step: Step, portions: Sequence[tuple[int, int]], want: Want, bindings: dict[str, Any]
-) -> list[tuple[Any, ...]]:
+) -> list[list[Any]]:
     lanes_by_take: defaultdict[int, list[int]] = defaultdict(list)  # most give the same
     for lane, take in portions:
         if take > 0:
             lanes_by_take[take].append(lane)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[list[Any]] = []
     for take, lanes in lanes_by_take.items():
-        rows += step.rows(SQL["claim_messages"], {"lanes": to_json(lanes), "take": take} | bindings)
+        ((first,),) = step.rows(SQL["first_messages"], {"lanes": to_json(lanes), "take": take})
+        step.rows(SQL["claim_messages"], {"rows": first} | bindings)
+        rows += _read(step, decode_json(first))
     served = Counter(row[3] for row in rows)
     for lane in chain.from_iterable(lanes_by_take.values()):
         change = step.lane(lane)

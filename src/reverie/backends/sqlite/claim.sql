@@ -10,7 +10,11 @@ SELECT label, since FROM (
 WHERE since IS NOT NULL AND label NOT IN (SELECT label FROM paused_labels)
 
 -- name: ready_lanes
-SELECT lane, depth FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
+-- The lanes in the ring of a label, in their turn, and how much they have; one row, since each that comes back to Python
+-- costs a switch of threads.
+SELECT json_group_array(json_array(lane, depth)) FROM (
+  SELECT lane, depth FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
+)
 
 -- name: running
 SELECT count(*) FROM pending_messages WHERE status = 'processing'
@@ -30,20 +34,25 @@ FROM json_each(:lanes) AS given
   ON x.lane = given.value ->> 0 AND x.status = 'pending' AND x.place IS NOT NULL AND x.losses > 0
 GROUP BY x.lane
 
--- name: claim_messages
+-- name: first_messages
 -- A prefix of each lane, at most `take` of it.
+SELECT json_group_array(m.rowid) FROM json_each(:lanes) AS l, pending_messages AS m
+WHERE m.rowid IN (
+  SELECT p.rowid FROM pending_messages AS p
+  WHERE p.lane = l.value AND p.status = 'pending' AND p.place IS NOT NULL
+  ORDER BY p.place LIMIT :take
+)
+
+-- name: claim_messages
 UPDATE pending_messages
 SET status = 'processing', claim_id = :claim_id, worker = :worker, lease_until_epoch = :lease_until,
     started_at_epoch = coalesce(started_at_epoch, :now), updated_at_epoch = :now
-WHERE rowid IN (
-  SELECT m.rowid FROM json_each(:lanes) AS l, pending_messages AS m
-  WHERE m.rowid IN (
-    SELECT p.rowid FROM pending_messages AS p
-    WHERE p.lane = l.value AND p.status = 'pending' AND p.place IS NOT NULL
-    ORDER BY p.place LIMIT :take
-  )
-)
-RETURNING rowid, place, level, lane, message_columns
+WHERE rowid IN (SELECT value FROM json_each(:rows))
+
+-- name: read_messages
+SELECT json_group_array(json_array(m.rowid, place, level, lane, message_columns))
+FROM (SELECT value AS number FROM json_each(:rows)) AS given CROSS JOIN pending_messages AS m
+  ON m.rowid = given.number
 
 -- name: renew
 UPDATE pending_messages SET lease_until_epoch = ?1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], int], None]
     """Writes the effects of one message in the settling transaction: (connection, message, effects, now)."""
 
-__all__ = ["UNWRITABLE", "Step", "to_json"]
+__all__ = ["UNWRITABLE", "Step", "decode_json", "to_json"]
 
 SQL = load_queries(__package__ or "", "lanes.sql")
 UNWRITABLE = (
@@ -40,6 +40,9 @@ UNWRITABLE = (
     QueueFullError,
 )
 """What is wrong with what is to be written, rather than with the file."""
+
+
+decode_json = msgspec.json.decode
 
 
 def to_json(value: Any) -> str:
@@ -205,10 +208,10 @@ class Step:
         }
         if self.limits.total.concurrency is not None:
             self.woken.update(label for (label,) in self.rows(SQL["ready"]))
-        for label, its_turn, rest_until in self.rows(SQL["write_lanes"], bindings):
-            if its_turn == turn:
-                self.woken.add(label)
-            self.expect(rest_until)
+        self.rows(SQL["write_lanes"], bindings)
+        ((labels, rest_until),) = self.rows(SQL["look_at_lanes"], {"lanes": bindings["lanes"], "turn": turn})
+        self.woken.update(label for label in decode_json(labels) if label is not None)
+        self.expect(rest_until)
 
     def _look_after_dependants(self) -> None:
         """Let those go on that depended on what has ended, or fail with it; round by round."""
@@ -230,7 +233,7 @@ class Step:
     def _parents_ended(self, edges: list[tuple[Any, ...]]) -> None:
         """Handle one message, and those of its parents that have ended."""
         row, user_id, item_id, lane, waits_for, due, extra, *_ = edges[0]
-        anyway = msgspec.json.decode(extra).get("if_dependency_fails") == "run"
+        anyway = decode_json(extra).get("if_dependency_fails") == "run"
         failed = [(parent, status) for *_, parent, status in edges if status != Status.COMPLETED]
         if failed and not anyway:
             self.end_waiting(row, user_id, item_id, lane, "dependency: {} {}".format(*failed[0]))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.moves import Submitted
 from reverie.backends.sqlite.rows import extra_of, status_of
-from reverie.backends.sqlite.step import to_json
+from reverie.backends.sqlite.step import decode_json, to_json
 from reverie.clock import to_epoch_ms
 from reverie.message import Key, Lane, level_of
 from reverie.storage.queries import load_queries
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["check_known", "insert", "submit"]
 
 SQL = load_queries(__package__ or "", "submit.sql")
-COLUMNS = 23
+COLUMNS = 21
 """Values of one message in `insert_messages`."""
 CHUNKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows are written by so many in one statement; few sizes, so that each statement is prepared once."""
@@ -81,24 +81,10 @@ def _insert_all(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     """Write messages by few statements, however many there are."""
     if not messages:
         return []
-    filled = step.limits.tenant.concurrency is None and all(_is_ready(step, m) for m in messages)
-    lanes = _fill_lanes(step, messages) if filled else _lanes(step, messages)
-    values = [
-        _values(step, message, lanes[message.lane], place)
-        for message, place in zip(messages, step.take_places(len(messages)), strict=True)
-    ]
-    written = _write(step, "insert_messages", COLUMNS, values)
-    if not filled:
-        for _, _, lane in written:
-            step.lane(lane).depth += 1
-    if len(written) == len(messages):
-        return [Submitted(message.item_id, "accepted") for message in messages]
-    if filled:  # some were known, and do not fill their lanes
-        known = Counter(lanes[message.lane] for message in messages)
-        known.subtract(Counter(lane for _, _, lane in written))
-        for lane, count in known.items():
-            step.lane(lane).depth -= count
-    return _answers(step, messages, {(user_id, item_id) for user_id, item_id, _ in written})
+    limited = step.limits.tenant.concurrency is not None
+    if limited or not all(_is_ready(step, message) for message in messages):
+        return _insert_carefully(step, messages)
+    return _insert_ready(step, messages)
 
 
 def _is_ready(step: Step, message: Message) -> bool:
@@ -106,47 +92,85 @@ def _is_ready(step: Step, message: Message) -> bool:
     return not message.depends_on and (message.due is None or to_epoch_ms(message.due) <= step.now)
 
 
-def _answers(step: Step, messages: Sequence[Message], new: set[tuple[str, str]]) -> list[Submitted]:
-    """Tell the messages that were written from those whose id was known before."""
-    known = {
-        Key(user_id, item_id): fingerprint
-        for user_id, item_id, fingerprint in step.rows(
-            SQL["fingerprints"], {"keys": to_json([message.key for message in messages])}
-        )
-    }
+def _insert_ready(step: Step, messages: Sequence[Message]) -> list[Submitted]:
+    """Write messages that take their place at once, as if none were known; then see."""
+    places = step.take_places(len(messages))
+    _fill_lanes(step, messages)
+    values = [_values(step, message, place) for message, place in zip(messages, places, strict=True)]
+    if _write(step, "insert_messages", COLUMNS, values) == len(messages):
+        return [Submitted(message.item_id, "accepted") for message in messages]
+    stored = _stored(step, messages)
     answers = []
-    for message in messages:
-        if message.key in new:
-            new.discard(message.key)
+    for message, place in zip(messages, places, strict=True):
+        fingerprint, its_place = stored[message.key]
+        if its_place == place:
             answers.append(Submitted(message.item_id, "accepted"))
         else:
-            same = known[message.key] == message.fingerprint()
-            answers.append(Submitted(message.item_id, "duplicate" if same else "conflict"))
+            answers.append(_known(message, fingerprint))
+    known = [m for m, answer in zip(messages, answers, strict=True) if answer.status != "accepted"]
+    for lane, count in _count_lanes(step, known):
+        step.lane(lane).depth -= count
     return answers
 
 
-def _lanes(step: Step, messages: Sequence[Message]) -> dict[Lane, int]:
-    """The numbers of the messages' lanes; those that are new are written."""
-    levels = {message.lane: message.level or level_of(message.label) for message in messages}
-    rows = _write(step, "upsert_lanes", 4, [(*lane, level) for lane, level in levels.items()])
-    return {Lane(user_id, cube, label): lane for lane, user_id, cube, label, _ in rows}
+def _insert_carefully(step: Step, messages: Sequence[Message]) -> list[Submitted]:
+    """Write messages that may have to wait: what is known is left out, lanes are written with the step."""
+    fingerprints = {key: fingerprint for key, (fingerprint, _) in _stored(step, messages).items()}
+    new: list[Message] = []
+    answers = []
+    for message in messages:
+        if message.key in fingerprints:
+            answers.append(_known(message, fingerprints[message.key]))
+            continue
+        fingerprints[message.key] = message.fingerprint()
+        new.append(message)
+        answers.append(Submitted(message.item_id, "accepted"))
+    levels = {message.lane: message.level or level_of(message.label) for message in new}
+    _write(step, "add_lanes", 4, [(*lane, level) for lane, level in levels.items()])
+    places = step.take_places(len(new))
+    values = [_values(step, message, place) for message, place in zip(new, places, strict=True)]
+    _write(step, "insert_messages", COLUMNS, values)
+    for lane, count in _count_lanes(step, new):
+        step.lane(lane).depth += count
+    return answers
 
 
-def _fill_lanes(step: Step, messages: Sequence[Message]) -> dict[Lane, int]:
-    """The same for messages that are ready: their lanes are counted and given a turn in the same step."""
+def _known(message: Message, fingerprint: str) -> Submitted:
+    """The answer to a message whose id is taken."""
+    same = fingerprint == message.fingerprint()
+    return Submitted(message.item_id, "duplicate" if same else "conflict")
+
+
+def _stored(step: Step, messages: Sequence[Message]) -> dict[Key, tuple[str, int | None]]:
+    """Fingerprint and place of those of these messages that are there."""
+    rows = step.rows(SQL["fingerprints"], {"keys": to_json([message.key for message in messages])})
+    return {Key(user_id, item_id): (fingerprint, place) for user_id, item_id, fingerprint, place in rows}
+
+
+def _fill_lanes(step: Step, messages: Sequence[Message]) -> None:
+    """Count messages that are ready into their lanes, and give those a turn that may be served."""
     counts = Counter(message.lane for message in messages)
     levels = {message.lane: message.level or level_of(message.label) for message in messages}
     turn = step.fill(len(messages))
-    values = [(*lane, levels[lane], count, turn, step.now) for lane, count in counts.items()]
-    lanes = {}
-    for lane, user_id, cube, label, its_turn in _write(step, "fill_lanes", 7, values):
-        lanes[Lane(user_id, cube, label)] = lane
-        if its_turn == turn:
+    _write(
+        step,
+        "fill_lanes",
+        7,
+        [(*lane, levels[lane], count, turn, step.now) for lane, count in counts.items()],
+    )
+    for label in {lane.label for lane in counts}:
+        if step.rows(SQL["is_turn_given"], (label, turn)):
             step.woken.add(label)
-    return lanes
 
 
-def _values(step: Step, message: Message, lane: int, place: int) -> tuple[Any, ...]:
+def _count_lanes(step: Step, messages: Sequence[Message]) -> list[tuple[int, int]]:
+    """How many of these messages each lane has, by its number."""
+    counts = Counter(message.lane for message in messages)
+    ((rows,),) = step.rows(SQL["lane_numbers"], {"lanes": to_json(list(counts))})
+    return [(lane, counts[Lane(*name)]) for lane, *name in decode_json(rows)]
+
+
+def _values(step: Step, message: Message, place: int) -> tuple[Any, ...]:
     due = to_epoch_ms(message.due) if message.due else None
     later = due is not None and due > step.now
     deadline = to_epoch_ms(message.deadline) if message.deadline else None
@@ -160,8 +184,6 @@ def _values(step: Step, message: Message, lane: int, place: int) -> tuple[Any, .
         message.mem_cube_id,
         message.content,
         step.now,
-        step.now,
-        lane,
         message.level or level_of(message.label),
         None if later or message.depends_on else place,
         due if later else None,
@@ -181,9 +203,8 @@ def _values(step: Step, message: Message, lane: int, place: int) -> tuple[Any, .
 
 def _insert_unique(step: Step, message: Message) -> Submitted:
     """Write a message with a unique key, unless another stands for it."""
-    identity = {"keys": to_json([message.key])}
-    if step.rows(SQL["fingerprints"], identity):
-        return _answers(step, [message], set())[0]
+    for fingerprint, _ in _stored(step, [message]).values():
+        return _known(message, fingerprint)
     holders = step.rows(
         SQL["holders"],
         {
@@ -257,18 +278,16 @@ def _arrival(step: Step, scope: str) -> float:
     return float(rows[0][0]) if rows else 0.0
 
 
-def _write(
-    step: Step, statement: str, columns: int, values: Sequence[tuple[Any, ...]]
-) -> list[tuple[Any, ...]]:
-    """Write rows by as few statements as there are chunks; answers all that they return."""
-    answers: list[tuple[Any, ...]] = []
-    start = 0
+def _write(step: Step, statement: str, columns: int, values: Sequence[tuple[Any, ...]]) -> int:
+    """Write rows by as few statements as there are chunks; answers how many were written."""
+    start = written = 0
     for size in CHUNKS:
         while len(values) - start >= size:
             flat = [value for row in values[start : start + size] for value in row]
-            answers += step.rows(_statement(statement, columns, size), flat)
+            step.connection.execute(_statement(statement, columns, size), flat)
+            written += step.connection.changes()
             start += size
-    return answers
+    return written
 
 
 @lru_cache

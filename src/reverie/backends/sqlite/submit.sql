@@ -1,10 +1,9 @@
--- name: upsert_lanes
--- Followed by one (user_id, project_id, message_type, level) for each lane, and `upsert_lanes_end`.
+-- name: add_lanes
+-- Followed by one (user_id, project_id, message_type, level) for each lane, and `add_lanes_end`.
 INSERT INTO lanes (user_id, project_id, message_type, level) VALUES
 
--- name: upsert_lanes_end
+-- name: add_lanes_end
 ON CONFLICT (user_id, project_id, message_type) DO UPDATE SET level = excluded.level
-RETURNING lane, user_id, project_id, message_type, NULL
 
 -- name: fill_lanes
 -- The same, and does at once what `write_lanes` would do later: each lane gets so many messages that are ready, and a
@@ -18,22 +17,40 @@ SET level = excluded.level, depth = depth + excluded.depth,
     ready_at_epoch = CASE WHEN turn IS NULL THEN excluded.ready_at_epoch ELSE ready_at_epoch END,
     turn = CASE WHEN turn IS NULL AND rest_until_epoch IS NULL AND (running = 0 OR NOT ordered)
       THEN excluded.turn ELSE turn END
-RETURNING lane, user_id, project_id, message_type, turn
+
+-- name: is_turn_given
+SELECT 1 FROM lanes WHERE message_type = ? AND turn = ? LIMIT 1
+
+-- name: lane_numbers
+SELECT json_group_array(json_array(l.lane, l.user_id, l.project_id, l.message_type)) FROM json_each(:lanes) AS given
+  CROSS JOIN lanes AS l
+  ON l.user_id = given.value ->> 0 AND l.project_id = given.value ->> 1 AND l.message_type = given.value ->> 2
 
 -- name: insert_messages
--- Followed by the values of each message, and `insert_messages_end`.
+-- Followed by the values of each message, and `insert_messages_end`. Nothing comes back: each row would cost a switch
+-- of threads.
+WITH given (
+  user_id, id, message_type, memory_session_id, project_id, payload, now, level, place, due_at_epoch, fingerprint,
+  task_id, trace_id, user_name, info, timestamp_epoch, deadline_epoch, waits_for, unique_key, unique_until_epoch, extra
+) AS (VALUES
+
+-- name: insert_messages_end
+)
 INSERT INTO pending_messages (
   user_id, id, message_type, memory_session_id, project_id, payload, created_at_epoch, updated_at_epoch,
   lane, level, place, due_at_epoch, fingerprint, task_id, trace_id, user_name, info, timestamp_epoch,
   deadline_epoch, waits_for, unique_key, unique_until_epoch, extra
-) VALUES
-
--- name: insert_messages_end
+)
+SELECT g.user_id, g.id, g.message_type, g.memory_session_id, g.project_id, g.payload, g.now, g.now,
+  l.lane, g.level, g.place, g.due_at_epoch, g.fingerprint, g.task_id, g.trace_id, g.user_name, g.info,
+  g.timestamp_epoch, g.deadline_epoch, g.waits_for, g.unique_key, g.unique_until_epoch, g.extra
+FROM given AS g CROSS JOIN lanes AS l
+  ON l.user_id = g.user_id AND l.project_id = g.project_id AND l.message_type = g.message_type
+WHERE true
 ON CONFLICT (user_id, id) DO NOTHING
-RETURNING user_id, id, lane
 
 -- name: fingerprints
-SELECT m.user_id, m.id, m.fingerprint FROM json_each(:keys) AS given
+SELECT m.user_id, m.id, m.fingerprint, m.place FROM json_each(:keys) AS given
   CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
 
 -- name: unhandled
