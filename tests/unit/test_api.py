@@ -8,6 +8,7 @@ import pytest
 from reverie import AsyncScheduler
 from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
+from reverie.settings import load_settings
 
 
 @pytest.fixture
@@ -145,3 +146,36 @@ async def test_a_backend_that_is_away_and_a_bug(client, scheduler, monkeypatch) 
     code, message, _ = await ask(client, "GET", "/product/scheduler/status", params=query)
     assert code == 500
     assert "secret" not in message
+
+
+async def test_a_full_queue_says_when_to_try_again() -> None:
+    settings = load_settings(queue={"url": "memory://", "max_depth": 1}, memory={"url": "memory://"})
+    scheduler = AsyncScheduler(settings=settings)
+    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        messages = [{"user_id": "ann", "label": "work"}]
+        responses = [
+            await client.post("/product/scheduler/submit", json={"messages": messages}) for _ in range(2)
+        ]
+    await scheduler.stop()
+    assert [response.status_code for response in responses] == [200, 429]
+    assert responses[1].headers["retry-after"] == "5"
+    assert "queue.max_depth = 1 is reached" in responses[1].json()["message"]
+
+
+async def test_a_submitted_message_may_wait_for_another(client) -> None:
+    messages = [
+        {"user_id": "ann", "label": "work", "item_id": "2", "depends_on": ["1"]},
+        {
+            "user_id": "ann",
+            "label": "work",
+            "item_id": "1",
+            "unique_key": "k",
+            "deadline": "2100-01-01T00:00:00Z",
+        },
+    ]
+    code, _, data = await ask(client, "POST", "/product/scheduler/submit", json={"messages": messages})
+    assert (code, [one["status"] for one in data]) == (200, ["accepted", "accepted"])
+    lost = [{"user_id": "ann", "label": "work", "depends_on": ["nobody"]}]
+    code, message, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": lost})
+    assert (code, "depends_on='nobody'" in message) == (400, True)

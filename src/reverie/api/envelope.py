@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from fastapi.exceptions import RequestValidationError
@@ -11,6 +12,8 @@ from starlette.exceptions import HTTPException
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
+    InvalidSelectionError,
+    QueueFullError,
     ReverieError,
     UnknownItemError,
     WaitTimeoutError,
@@ -26,6 +29,8 @@ log = get_logger(__name__)
 
 HTTP_STATUS: dict[type[ReverieError], int] = {
     InvalidMessageError: 400,
+    InvalidSelectionError: 400,
+    QueueFullError: 429,
     UnknownItemError: 404,
     WaitTimeoutError: 504,
     BackendUnavailableError: 503,
@@ -43,7 +48,10 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ReverieError)
     async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
         code = next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
-        return answer(None, str(error), code)
+        refusal = answer(None, str(error), code)
+        if isinstance(error, QueueFullError):
+            refusal.headers["retry-after"] = str(math.ceil(error.retry_after_s))
+        return refusal
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:

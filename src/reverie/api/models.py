@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -96,6 +96,12 @@ class MessageModel(BaseModel):
     info: dict[str, Any] | None = None
     timestamp: datetime | None = None
     due: datetime | None = None
+    deadline: datetime | None = None
+    depends_on: tuple[str, ...] = ()
+    if_dependency_fails: Literal["fail", "run"] = "fail"
+    unique_key: str | None = None
+    unique_window_s: float = Field(0, ge=0)
+    unique_policy: Literal["skip", "replace", "extend"] = "skip"
 
     def message(self) -> Message:
         """The message itself."""
