@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import Step
     from reverie.message import Message
 
-    Answer = Accepted | Exception
     Tell = Callable[[Accepted | BaseException], None]
     Submission = tuple[Sequence[Message], Tell]
 
@@ -71,49 +70,46 @@ class Outbox:
             self._send()
 
     def _send(self) -> None:
+        """Have all that waits written by one job, once its turn comes."""
         taken: list[Submission] = []
 
-        def job(step: Step) -> list[Answer]:
+        def job(step: Step) -> list[Accepted]:
             with self._lock:
                 taken.extend(self._waiting)  # the job may run again, and has some already
                 self._waiting = []
-            return _submit_all(step, [messages for messages, _ in taken])
+            answers = iter(submit(step, [message for messages, _ in taken for message in messages]))
+            return [Accepted(answers=[next(answers) for _ in messages]) for messages, _ in taken]
 
+        self._write_soon(job, taken)
+
+    def _write_soon(self, job: Callable[[Step], list[Accepted]], taken: list[Submission]) -> None:
         try:
             written = self._write(job)
-        except BaseException:
-            with self._lock:
-                self._waiting = []
-            raise
-        written.add_done_callback(lambda future: self._answer(future, taken))
+        except BaseException as error:
+            self._fail(error, taken)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            written.add_done_callback(lambda future: self._answer(future, taken))
 
-    def _answer(self, written: Future[list[Answer]], taken: list[Submission]) -> None:
+    def _answer(self, written: Future[list[Accepted]], taken: list[Submission]) -> None:
         error = written.exception()
+        if error is None:
+            for (_, tell), answer in zip(taken, written.result(), strict=True):
+                tell(answer)
+        elif isinstance(error, UNWRITABLE) and len(taken) > 1:
+            for submission in taken:  # something is wrong with one of them: it must not spoil the others
+                self._send_alone(submission)
+        else:
+            self._fail(error, taken)
+
+    def _send_alone(self, submission: Submission) -> None:
+        messages, _ = submission
+        self._write_soon(lambda step: [Accepted(answers=submit(step, messages))], [submission])
+
+    def _fail(self, error: BaseException, taken: list[Submission]) -> None:
         if not taken:  # it failed before it could begin
             with self._lock:
                 taken, self._waiting = self._waiting, []
-        answers: Sequence[Answer | BaseException] = (
-            written.result() if error is None else [error] * len(taken)
-        )
-        for (_, tell), answer in zip(taken, answers, strict=True):
-            tell(answer)
-
-
-def _submit_all(step: Step, submissions: Sequence[Sequence[Message]]) -> list[Answer]:
-    """Write all at once; if something is wrong with one of them, each by itself."""
-    if len(submissions) == 1:
-        return [Accepted(answers=submit(step, submissions[0]))]
-    try:
-        with step.savepoint():
-            answers = iter(submit(step, [message for messages in submissions for message in messages]))
-    except UNWRITABLE:  # found again by the one whose it is
-        return [_submit_one(step, messages) for messages in submissions]
-    return [Accepted(answers=[next(answers) for _ in messages]) for messages in submissions]
-
-
-def _submit_one(step: Step, messages: Sequence[Message]) -> Answer:
-    try:
-        with step.savepoint():
-            return Accepted(answers=submit(step, messages))
-    except UNWRITABLE as error:
-        return error
+        for _, tell in taken:
+            tell(error)
