@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from places import Place
+from reverie.errors import InvalidSettingError
+from reverie.settings import load_settings
 
 HEAVY = ("apsw", "pydantic", "fastapi", "uvicorn", "redis", "msgspec", "yaml", "structlog", "asyncio")
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -108,3 +110,13 @@ def test_a_password_is_not_shown(place: Place) -> None:
         assert shown.returncode == 1
         assert "127.0.0.1:1" in shown.stderr
         assert "hunter2" not in shown.stderr
+
+
+@SQLITE
+def test_the_version_is_shown(place: Place) -> None:
+    assert place.command("--version").stdout.startswith("reverie ")
+
+
+def test_a_lease_that_runs_out_before_its_renewal_is_refused() -> None:
+    with pytest.raises(InvalidSettingError, match="renew_s = 50 must be less than lease_s = 30"):
+        load_settings(worker={"renew_s": 50})

@@ -437,3 +437,14 @@ def test_a_close_answers_the_calls_that_wait(tmp_path) -> None:
         thread.join(30)
         assert not thread.is_alive()
     assert len(errors) == 1
+
+
+def test_a_context_that_may_be_left_out_is_given(scheduler: Scheduler) -> None:
+    given = []
+
+    @scheduler.handler("work")
+    def work(message, ctx=None):
+        given.append(ctx)
+
+    assert run_once(scheduler).status is Status.COMPLETED
+    assert given[0] is not None

@@ -41,6 +41,23 @@ def main() -> None:
     cli()
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from reverie.version import __version__
+
+        typer.echo(f"reverie {__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """The memory scheduler for AI agents."""
+
+
 @cli.command()
 def serve(
     url: Url = None,

@@ -117,7 +117,7 @@ class Registry:
             is_async=is_async,
             is_cpu=is_cpu,
             is_batch=batch,
-            wants_context=_positional_parameters(function) >= 2,
+            wants_context=_wants_context(function),
             ordered=True if chosen.ordered is None else chosen.ordered,
             concurrency=chosen.concurrency or (worker.cpu_concurrency if is_cpu else usual),
             batch=chosen.batch or worker.batch,
@@ -208,6 +208,17 @@ def _positional_parameters(function: Callable[..., Any]) -> int:
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return max(1, _required(parameters))
     return _required(parameters)
+
+
+def _wants_context(function: Callable[..., Any]) -> bool:
+    """Whether a handler takes a second argument: it must, or it may and calls it `ctx`."""
+    if _positional_parameters(function) >= 2:
+        return True
+    try:
+        names = list(inspect.signature(function).parameters)
+    except ValueError:
+        return False
+    return names[1:2] == ["ctx"]
 
 
 def _required(parameters: Iterable[inspect.Parameter]) -> int:

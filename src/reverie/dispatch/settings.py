@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ["LabelSettings", "WorkerSettings"]
 
@@ -64,3 +64,13 @@ class WorkerSettings(BaseModel):
     bug_alert_s: float = Field(
         60, ge=0, description="seconds between two alerts about the same kind of bug of a label"
     )
+
+    @model_validator(mode="after")
+    def check_renewal(self) -> WorkerSettings:
+        """Refuse to renew a lease after it has run out."""
+        if self.renew_s >= self.lease_s:
+            raise ValueError(
+                f"renew_s = {self.renew_s:g} must be less than lease_s = {self.lease_s:g}: "
+                "a claim is renewed before its lease runs out"
+            )
+        return self
