@@ -14,7 +14,7 @@ from reverie.backends.sqlite import SqliteBackend
 from reverie.clock import SystemClock
 from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry
-from reverie.dispatch.settlements import Backoff, SettlementPolicy
+from reverie.dispatch.settlements import SettlementPolicy
 from reverie.dispatch.supervisor import Supervisor
 from reverie.dispatch.worker import Worker
 from reverie.errors import InvalidSettingError, UnknownSchemeError
@@ -174,7 +174,6 @@ class Runtime:
             clock=self.clock,
             middleware=self._middleware,
             policy=SettlementPolicy(
-                backoff=Backoff(first_s=settings.backoff_s, longest_s=settings.max_backoff_s),
                 limits=self.limits,
                 level_of=self.registry.orchestrator.level,
                 on_bug=BugAlerts(self.clock, settings.bug_alert_s),

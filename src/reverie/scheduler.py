@@ -76,6 +76,8 @@ class _Handlers:
         concurrency: int | None = None,
         timeout: float | None = None,
         max_attempts: int | None = None,
+        backoff: float | None = None,
+        max_backoff: float | None = None,
         min_idle_ms: int | None = None,
         credential: str | Callable[[Message], str] | None = None,
     ) -> Callable[[F], F]:
@@ -99,6 +101,8 @@ class _Handlers:
             batch=batch if batch is not True and batch else None,
             timeout_s=timeout,
             max_attempts=max_attempts,
+            backoff_s=backoff,
+            max_backoff_s=max_backoff,
             min_idle_ms=min_idle_ms,
             credential=None if callable(credential) else credential,
         )

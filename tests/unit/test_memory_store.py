@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from reverie import Message, Remember
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, StatusQuery, Want
-from reverie.dispatch.settlements import SettlementPolicy
 from reverie.dispatch.settler import Settler
 from reverie.memory.interface import Application, SearchQuery
 from reverie.memory.sqlite import SqliteMemoryStore
@@ -163,7 +162,7 @@ async def settle(store, clock, earlier: Application | None, move: Move, **fields
     (claim,) = (await backend.queue.submit([ONE], request)).claims
     if earlier is not None:
         await store.apply([earlier])
-    settler = Settler(backend, store, SettlementPolicy(), lambda _: None)
+    settler = Settler(backend, store, lambda _: None)
     settler.put([Settlement(claim=claim, move=move, **fields)])
     await settler.flush()
     return backend

@@ -38,6 +38,8 @@ class Handler:
     batch: int
     timeout_s: float
     max_attempts: int
+    backoff_s: float
+    max_backoff_s: float
     credential: str | Callable[[Message], str]
     """The name of the credential that its messages use, or how to tell it from a message."""
 
@@ -123,6 +125,8 @@ class Registry:
             batch=chosen.batch or worker.batch,
             timeout_s=chosen.timeout_s or worker.timeout_s,
             max_attempts=chosen.max_attempts or worker.max_attempts,
+            backoff_s=chosen.backoff_s or worker.backoff_s,
+            max_backoff_s=chosen.max_backoff_s or worker.max_backoff_s,
             credential=chosen.credential or credential_of or label,
         )
         self._handlers[label] = handler

@@ -23,6 +23,10 @@ class LabelSettings(BaseModel):
     batch: int | None = Field(None, ge=1, description="messages in one call of a batch handler")
     timeout_s: float | None = Field(None, gt=0, description="seconds that one handler call may take")
     max_attempts: int | None = Field(None, ge=1, description="runs in all before a message is buried")
+    backoff_s: float | None = Field(
+        None, gt=0, description="seconds of the first backoff; it doubles each time"
+    )
+    max_backoff_s: float | None = Field(None, gt=0, description="seconds that a backoff is at most")
     min_idle_ms: int | None = Field(None, ge=0, description="least milliseconds between two runs of a lane")
     credential: str | None = Field(
         None, min_length=1, description="name of the credential it uses; labels are paused by it"

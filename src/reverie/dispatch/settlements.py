@@ -21,33 +21,27 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import Claim
     from reverie.dispatch.executor import Batch
+    from reverie.dispatch.registry import Handler
     from reverie.message import Lane, Message
     from reverie.outcome import Outcome
 
-__all__ = ["Backoff", "SettlementPolicy"]
+__all__ = ["SettlementPolicy", "backoff_ms"]
 
 
 MOVES = {Cancel: Move.CANCEL, Bury: Move.BURY, Died: Move.LOSE}
 """Outcomes that end a run as they are."""
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a failed message waits: doubling, capped, and anywhere below that (full jitter)."""
-
-    first_s: float = 1.0
-    longest_s: float = 300.0
-
-    def delay_ms(self, attempts: int) -> int:
-        """The wait after this many attempts that failed."""
-        ceiling = min(self.longest_s, self.first_s * 2 ** min(attempts - 1, 60))
-        return round(random.uniform(0, ceiling) * 1000)  # noqa: S311  jitter, not a secret
+def backoff_ms(handler: Handler, attempts: int) -> int:
+    """How long a message waits that failed so often: doubling, capped, anywhere below that (full jitter)."""
+    ceiling = min(handler.max_backoff_s, handler.backoff_s * 2 ** min(attempts - 1, 60))
+    return round(random.uniform(0, ceiling) * 1000)  # noqa: S311  jitter, not a secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettlementPolicy:
     """Decides what an outcome leads to."""
 
-    backoff: Backoff = field(default_factory=Backoff)
     limits: MessageLimits = field(default_factory=MessageLimits)
     level_of: Callable[[str], int] = level_of
     """The level of a follow-up's label."""
@@ -63,7 +57,7 @@ class SettlementPolicy:
             if outcome is None or claim.lane in stopped:
                 settlement = Settlement(claim=claim, move=Move.RELEASE, attempt=False)
             else:
-                settlement = self._settlement(claim, outcome, handler.max_attempts)
+                settlement = self._settlement(claim, outcome, handler)
                 if handler.ordered and settlement.move in {Move.RETRY, Move.RELEASE, Move.LOSE}:
                     stopped.add(claim.lane)
             settlements.append(settlement)
@@ -72,7 +66,7 @@ class SettlementPolicy:
     def failed(
         self,
         claim: Claim,
-        max_attempts: int,
+        handler: Handler,
         reason: str | None,
         *,
         after: float | None = None,
@@ -85,30 +79,30 @@ class SettlementPolicy:
         """
         reason = _text(reason)
         attempts = claim.message.attempts + 1
-        if attempts >= max_attempts:
+        if attempts >= handler.max_attempts:
             return Settlement(claim=claim, move=Move.BURY, error=reason or "no attempts left")
-        delay_ms = self.backoff.delay_ms(attempts) if after is None else _delay_ms(after)
+        delay_ms = backoff_ms(handler, attempts) if after is None else _delay_ms(after)
         delay_ms += _delay_ms(at_least or 0)
         return Settlement(claim=claim, move=Move.RETRY, delay_ms=delay_ms, error=reason)
 
-    def _settlement(self, claim: Claim, outcome: Outcome, max_attempts: int) -> Settlement:
+    def _settlement(self, claim: Claim, outcome: Outcome, handler: Handler) -> Settlement:
         try:
-            return self._meaning(claim, outcome, max_attempts)
+            return self._meaning(claim, outcome, handler)
         except InvalidMessageError as error:
             reason = f"bug: a follow-up was refused: {error}"
         except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
             reason = f"bug: the handler's answer cannot be kept: {error!r}"
         self.on_bug(claim.message.label, "answer", reason)
-        return self.failed(claim, max_attempts, reason)
+        return self.failed(claim, handler, reason)
 
-    def _meaning(self, claim: Claim, outcome: Outcome, max_attempts: int) -> Settlement:
+    def _meaning(self, claim: Claim, outcome: Outcome, handler: Handler) -> Settlement:
         match outcome:
             case Done():
                 return self._done(claim, outcome)
             case Failed():
-                return self._failed(claim, outcome, max_attempts)
+                return self._failed(claim, outcome, handler)
             case Retry():
-                return self.failed(claim, max_attempts, outcome.reason, after=outcome.after)
+                return self.failed(claim, handler, outcome.reason, after=outcome.after)
             case Snooze():
                 return _handed_back(claim, outcome.after, outcome.reason)
             case _:
@@ -119,13 +113,13 @@ class SettlementPolicy:
                     error=_text(outcome.reason),
                 )
 
-    def _failed(self, claim: Claim, outcome: Failed, max_attempts: int) -> Settlement:
+    def _failed(self, claim: Claim, outcome: Failed, handler: Handler) -> Settlement:
         failure = outcome.failure
         if failure.kind in {FailureKind.QUOTA, FailureKind.CREDENTIALS}:
-            return _handed_back(claim, failure.retry_after_s or self.backoff.longest_s, outcome.reason)
+            return _handed_back(claim, failure.retry_after_s or handler.max_backoff_s, outcome.reason)
         if failure.kind is FailureKind.BUG:
             self.on_bug(claim.message.label, failure.cause, outcome.reason or "")
-        return self.failed(claim, max_attempts, outcome.reason, at_least=failure.retry_after_s)
+        return self.failed(claim, handler, outcome.reason, at_least=failure.retry_after_s)
 
     def _done(self, claim: Claim, outcome: Done) -> Settlement:
         if not outcome.effects and not outcome.follow_ups:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.dispatch.settlements import SettlementPolicy
     from reverie.memory.interface import Applied, EffectStore
 
     Rejected = tuple[Settlement, str | None]
@@ -48,14 +47,12 @@ class Settler(LoopService):
         self,
         backend: Backend,
         store: EffectStore,
-        policy: SettlementPolicy,
         on_settled: Callable[[Sequence[Settlement]], None],
     ) -> None:
         """Settle on `backend`; `on_settled` hears of every settlement that need not be tried again."""
         super().__init__()
         self._queue = backend.queue
         self._store = None if backend.capabilities.applies_effects else store
-        self._policy = policy
         self._on_settled = on_settled
         self._pending: deque[Settlement] = deque()
         self._news = asyncio.Event()
@@ -152,15 +149,11 @@ class Settler(LoopService):
         return standing, rejected
 
     def _fail(self, rejected: list[Rejected]) -> None:
-        """Effects that cannot be applied are a failed run of the handler that made them."""
+        """Effects that cannot be applied would be rejected again: their message is buried at once."""
         for settlement, error in rejected:
             reason = f"bug: the effects could not be applied: {error}"
             log.error("effects.rejected", item_id=settlement.claim.message.item_id, error=error)
-            self.put([self._policy.failed(settlement.claim, REJECTED_ATTEMPTS, reason)])
-
-
-REJECTED_ATTEMPTS = 1
-"""The same effects would be rejected again, so the message is buried at once."""
+            self.put([Settlement(claim=settlement.claim, move=Move.BURY, error=reason)])
 
 
 def _as_applied(settlement: Settlement, answer: Applied) -> Settlement:

@@ -89,7 +89,7 @@ class Worker:
         self._breaker = Breaker(backend.shared, self._pauses, rules_of(settings))
         self.use(middleware)
         self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
-        self._settler = Settler(backend, store, policy, self._settled)
+        self._settler = Settler(backend, store, self._settled)
         self._timekeeper = Timekeeper(backend, store, self._announce)
         self._renewer = Renewer(
             backend.queue,
