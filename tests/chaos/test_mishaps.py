@@ -93,17 +93,18 @@ def test_a_flood_of_the_background_leaves_the_reserved_slots_free(place: Place) 
     for label, level in (("background", 3), ("soon", 2), ("at_once", 1)):
         scheduler.handler(label, level=level, concurrency=100)(wait_inside)
 
+    arrived = 0
+
     def arrivals(count: int) -> list[str]:
-        before = len(running)
-        for _ in range(count):
-            assert begun.acquire(timeout=30)
-        return running[before : before + count]
+        """The labels of the next ones that have begun."""
+        nonlocal arrived
+        assert [begun.acquire(timeout=30) for _ in range(count)] == [True] * count
+        arrived += count
+        return running[arrived - count : arrived]
 
     with scheduler:
-        for label, users in (("background", 50), ("soon", 0), ("at_once", 0)):
-            scheduler.submit_messages([Message(user_id=f"u{n}", label=label) for n in range(users)])
-        assert [begun.acquire(timeout=30) for _ in range(5)] == [True] * 5
-        assert running == ["background"] * 5
+        scheduler.submit_messages([Message(user_id=f"u{n}", label="background") for n in range(50)])
+        assert arrivals(5) == ["background"] * 5
         scheduler.submit_messages([Message(user_id=f"u{n}", label="at_once") for n in range(5)])
         assert arrivals(2) == ["at_once"] * 2
         scheduler.submit_messages([Message(user_id=f"u{n}", label="soon") for n in range(5)])

@@ -448,3 +448,21 @@ def test_a_context_that_may_be_left_out_is_given(scheduler: Scheduler) -> None:
 
     assert run_once(scheduler).status is Status.COMPLETED
     assert given[0] is not None
+
+
+def test_a_label_has_a_retry_policy_of_its_own(scheduler: Scheduler, clock: ManualClock, monkeypatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+
+    @scheduler.handler("work", max_attempts=4, backoff=10, max_backoff=15)
+    def work(message):
+        raise RuntimeError("again")
+
+    receipt = scheduler.submit("work", user_id="ann")
+    for attempts, wait_s in ((1, 10), (2, 15), (3, 15)):
+        drain(scheduler)
+        clock.advance(wait_s - 0.001)
+        drain(scheduler)
+        assert scheduler.status("ann", receipt.item_id)[0].attempts == attempts
+        clock.advance(0.001)
+    drain(scheduler)
+    assert scheduler.status("ann", receipt.item_id)[0].status is Status.FAILED
