@@ -141,8 +141,10 @@ def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple
         left -= min(take, max(1, depth))
         if left <= 0:
             break
-    lost = dict(step.rows(SQL["lost_messages"], {"lanes": to_json(portions)})) if portions else {}
+    if not portions or not step.rows(SQL["any_lost"]):
+        return portions
     # What was lost comes alone: it ends the prefix before it, unless it is the first.
+    lost = dict(step.rows(SQL["lost_messages"], {"lanes": to_json(portions)}))
     return [(lane, min(take, max(1, lost.get(lane, take)))) for lane, take in portions]
 
 

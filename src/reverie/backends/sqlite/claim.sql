@@ -23,6 +23,10 @@ SELECT count(*) FROM pending_messages WHERE status = 'processing'
 SELECT sum(t.running) FROM lanes AS l JOIN lanes AS t ON t.user_id = l.user_id AND t.project_id = l.project_id
 WHERE l.lane = ?
 
+-- name: any_lost
+SELECT 1 FROM pending_messages INDEXED BY idx_pending_messages_lost
+WHERE status = 'pending' AND place IS NOT NULL AND losses > 0 LIMIT 1
+
 -- name: lost_messages
 -- How many messages each of these lanes gives before its first that was lost; lanes without one are left out.
 SELECT x.lane, (
