@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncControl", "Control"]
 
 
+MOST_AT_ONCE = 100_000
+"""More than this in one step would keep others waiting."""
 NARROWING = ("user_id", "task_id", "mem_cube_id", "label")
 
 
@@ -131,7 +133,7 @@ def _selection(item_ids: str | Sequence[str] | None, which: Which) -> Selection:
         raise InvalidSelectionError("an item id belongs to a user: say whose, with user_id=")
     if item_ids is None and all(which.get(name) is None for name in NARROWING):
         raise InvalidSelectionError("say which: item ids of a user, a user, a task, a cube or a label")
-    if which.get("limit", 1) < 1:
-        raise InvalidSelectionError(f"limit={which['limit']}: must be 1 or more")
+    if not 1 <= which.get("limit", 1) <= MOST_AT_ONCE:
+        raise InvalidSelectionError(f"limit={which['limit']}: must be 1 to {MOST_AT_ONCE}")
     ids = (item_ids,) if isinstance(item_ids, str) else None if item_ids is None else tuple(item_ids)
     return Selection(item_ids=ids, **which)

@@ -6,6 +6,7 @@ a slot takes as many messages as it works off in a short slice of time, judged b
 
 from __future__ import annotations
 
+import heapq
 import math
 from itertools import groupby
 from operator import attrgetter
@@ -80,11 +81,23 @@ def _split(handler: Handler, claims: Sequence[Claim], free: int) -> list[list[Cl
         return [list(claims[start : start + size]) for start in range(0, len(claims), size)]
     lane_of = attrgetter("message.user_id", "message.mem_cube_id")
     by_lane = sorted(claims, key=lane_of)  # stable: the order inside a lane stays
+    lanes = [list(group) for _, group in groupby(by_lane, key=lane_of)]
+    if not handler.is_batch:
+        return _deal(lanes, max(1, free))
     batches: list[list[Claim]] = []
-    for _, group in groupby(by_lane, key=lane_of):
-        prefix = list(group)
+    for prefix in lanes:
         if batches and len(batches[-1]) + len(prefix) <= size:
             batches[-1].extend(prefix)
         else:
             batches.append(prefix)
     return batches
+
+
+def _deal(lanes: list[list[Claim]], bins: int) -> list[list[Claim]]:
+    """Deal lanes out to so many batches, each to the one that has least."""
+    batches: list[tuple[int, int, list[Claim]]] = [(0, n, []) for n in range(min(bins, len(lanes)))]
+    for lane in sorted(lanes, key=len, reverse=True):
+        count, index, batch = heapq.heappop(batches)
+        batch.extend(lane)
+        heapq.heappush(batches, (count + len(lane), index, batch))
+    return [batch for _, _, batch in batches]

@@ -98,8 +98,5 @@ class Context:
 
 
 async def _recall(desk: Desk, claim: Claim, step: str) -> str | None:
-    """What an earlier run has kept under this name; a message that never ran has nothing."""
-    message = claim.message
-    if not (message.attempts or message.losses or message.requeues):
-        return None
+    """What this run or an earlier one has kept under this name."""
     return (await desk.queue.recall(claim)).get(step)

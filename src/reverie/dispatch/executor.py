@@ -18,7 +18,6 @@ from reverie.threads import ThreadPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
     from concurrent.futures import Future
-    from datetime import datetime
 
     from reverie.backends.moves import Claim
     from reverie.dispatch.context import Context
@@ -189,8 +188,11 @@ class _Call:
         self.outcomes: dict[int, Outcome] = {}
         self.ends: float | None = None
         """When the time of the present call is over, by the monotonic clock."""
-        self._has_deadlines = any(message.deadline is not None for message in self._messages)
-        self._deadline: datetime | None = None
+        self._deadlines = [
+            math.inf if m.deadline is None else to_epoch_ms(m.deadline) for m in self._messages
+        ]
+        self._has_deadlines = any(deadline != math.inf for deadline in self._deadlines)
+        self._deadline: float | None = None
         self.given_up = False
 
     def run_sync(self) -> None:
@@ -216,20 +218,27 @@ class _Call:
                 answer = self._cancelled(error)
             except BaseException as error:  # noqa: BLE001  an answer like any other
                 answer = error
+            self._stop_cancelling()  # a handler may have ended without heeding it
             arguments = _next(plan, answer)
+
+    def _stop_cancelling(self) -> None:
+        if self._cancelling and self._task is not None:
+            self._cancelling = False
+            self._task.uncancel()
 
     def cancel(self, keys: Collection[Key]) -> None:
         """End the present call, if it can be and all its messages are to be cancelled."""
         current = [self._claims[index].key for index in self._current]
-        if self._task is not None and current and all(key in keys for key in current):
+        if self._task is None or self._cancelling or not current:
+            return
+        if all(key in keys for key in current):
             self._cancelling = True
             self._task.cancel()
 
     def _cancelled(self, error: asyncio.CancelledError) -> BaseException:
         """What it means that an async handler was interrupted."""
-        if self._cancelling and self._task is not None:
-            self._cancelling = False
-            self._task.uncancel()
+        if self._cancelling:
+            self._stop_cancelling()
             return Cancel()
         if self._task is None or self._task.cancelling():
             raise error
@@ -261,6 +270,9 @@ class _Call:
             if self._is_cancelled(index):
                 self.outcomes[index] = Cancel()
                 continue
+            if self._is_late(index):
+                self.outcomes[index] = Bury("deadline")
+                continue
             if index and time.monotonic() - first > LONGEST_BATCH_S:
                 return  # slower than it was: others may have room for the rest
             answer = yield self._arguments([index])
@@ -269,6 +281,10 @@ class _Call:
                 return
             if self._handler.ordered and isinstance(self.outcomes.get(index), (Retry, Snooze)):
                 stopped.add(lane)
+
+    def _is_late(self, index: int) -> bool:
+        desk = self._context.desk
+        return self._has_deadlines and desk is not None and self._deadlines[index] <= desk.clock.now()
 
     def _is_cancelled(self, index: int) -> bool:
         desk = self._context.desk
@@ -289,9 +305,8 @@ class _Call:
         seconds, self._deadline = self._timeout_s, None
         desk = self._context.desk
         if self._has_deadlines and desk is not None:
-            deadlines = [d for index in indexes if (d := self._messages[index].deadline) is not None]
-            first = min(deadlines, default=None)
-            left = math.inf if first is None else (to_epoch_ms(first) - desk.clock.now()) / 1000
+            first = min(self._deadlines[index] for index in indexes)
+            left = (first - desk.clock.now()) / 1000
             if left < seconds:
                 seconds, self._deadline = max(0.0, left), first
         self.ends = time.monotonic() + seconds
@@ -302,7 +317,7 @@ class _Call:
         if self._deadline is None:
             timeout = Failed(TIMED_OUT, f"timeout: one call took longer than {self._timeout_s:g} s")
             return dict.fromkeys(self._current, timeout)
-        late = [index for index in self._current if self._messages[index].deadline == self._deadline]
+        late = [index for index in self._current if self._deadlines[index] == self._deadline]
         return dict.fromkeys(late, Bury("deadline"))
 
     def next_deadline_s(self) -> float:
@@ -310,9 +325,8 @@ class _Call:
         desk = self._context.desk
         if desk is None or not self._has_deadlines:
             return math.inf
-        deadlines = [to_epoch_ms(m.deadline) for m in self._messages if m.deadline is not None]
         now = desk.clock.now()
-        return min(((d - now) / 1000 for d in deadlines if d > now), default=math.inf)
+        return min(((d - now) / 1000 for d in self._deadlines if d > now), default=math.inf)
 
     def _record(self, indexes: Sequence[int], answer: Any) -> None:
         failpoint("in_handler")

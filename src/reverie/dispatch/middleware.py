@@ -6,6 +6,7 @@ change them, run fewer messages than it was given, or none at all.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -55,7 +56,10 @@ async def read_outcomes(batch: Batch, run: Proceed) -> Outcomes:
     """What a chain answers for a batch, whatever it does: a middleware that fails is a failed run."""
     try:
         answers = list(await run(batch))
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise
         log.exception("middleware.failed", label=batch.label)
         return [read_answer(error)] * len(batch.claims)
     if len(answers) != len(batch.claims):

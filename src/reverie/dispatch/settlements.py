@@ -127,19 +127,25 @@ class SettlementPolicy:
         effects = tuple(outcome.effects)
         for effect in effects:
             _check_effect(effect)
-        follow_ups = tuple(self._child(claim.message, n, m) for n, m in enumerate(outcome.follow_ups))
+        follow_ups = self._children(claim.message, outcome.follow_ups)
         for message in follow_ups:
             check_message(message, self.limits)
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
-    def _child(self, parent: Message, index: int, message: Message) -> Message:
-        """A follow-up: its id derives from its parent's, so that a repeated run names the same message."""
-        return msgspec.structs.replace(
-            message,
-            item_id=derived_id(parent.user_id, parent.item_id, "follow-up", index),
-            task_id=message.task_id or parent.task_id,
-            trace_id=message.trace_id or parent.trace_id,
-            level=self.level_of(message.label),
+    def _children(self, parent: Message, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Follow-ups: their ids derive from their parent's, so that a repeated run names the same ones."""
+        new_ids = [derived_id(*parent.key, "follow-up", index) for index in range(len(messages))]
+        ids = {message.item_id: new_id for message, new_id in zip(messages, new_ids, strict=True)}
+        return tuple(
+            msgspec.structs.replace(
+                message,
+                item_id=new_id,
+                depends_on=tuple(ids.get(item_id, item_id) for item_id in message.depends_on),
+                task_id=message.task_id or parent.task_id,
+                trace_id=message.trace_id or parent.trace_id,
+                level=self.level_of(message.label),
+            )
+            for message, new_id in zip(messages, new_ids, strict=True)
         )
 
 
@@ -159,8 +165,11 @@ def _delay_ms(seconds: float) -> int:
 
 
 def _text(reason: object) -> str | None:
-    """A reason that can be stored, whatever it was."""
-    return None if reason is None else str(reason).encode(errors="backslashreplace").decode()
+    """A reason that can be stored, whatever it was; `cancelled` alone is the queue's own word."""
+    if reason is None:
+        return None
+    text = str(reason).encode(errors="backslashreplace").decode()
+    return "failed: cancelled" if text == "cancelled" else text
 
 
 def _check_effect(effect: object) -> None:

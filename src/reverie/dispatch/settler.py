@@ -34,6 +34,8 @@ log = get_logger(__name__)
 UNSETTLEABLE = "bug: the handler's answer could not be written"
 ENDING = {Move.COMPLETE, Move.CANCEL, Move.BURY}
 """Moves after which the store must know that a message has ended."""
+REFUSED_BY_STORE = "bug: the effects could not be applied"
+REFUSED_BY_QUEUE = "bug: the answer could not be kept"
 GROUP_LIMIT = 500
 """How many settlements share one step."""
 
@@ -115,19 +117,20 @@ class Settler(LoopService):
         settled = []
         for settlement, answer in zip(group, answers, strict=True):
             if answer.state == "rejected":
-                rejected.append((settlement, answer.error))
+                self._bury(settlement, f"{REFUSED_BY_QUEUE}: {answer.error}")
                 continue
             if answer.state == "stale":
                 log.warning("settlement.stale", user_id=answer.key.user_id, item_id=answer.key.item_id)
             settled.append(settlement)
         self._on_settled(settled)
-        self._fail(rejected)
+        for settlement, error in rejected:
+            self._bury(settlement, f"{REFUSED_BY_STORE}: {error}")
 
     async def _apply(
         self, store: EffectStore, group: list[Settlement]
     ) -> tuple[list[Settlement], list[Rejected]]:
         """Let the store apply what ends; answer the settlements as they now stand, and the rejected ones."""
-        ending = [s for s in group if s.move in ENDING]
+        ending = [s for s in group if _concerns_store(s)]
         applied = await store.apply(
             [
                 Application(
@@ -139,7 +142,7 @@ class Settler(LoopService):
                 for settlement in ending
             ]
         )
-        standing = [s for s in group if s.move not in ENDING]
+        standing = [s for s in group if not _concerns_store(s)]
         rejected = []
         for settlement, answer in zip(ending, applied, strict=True):
             if answer.state == "rejected":
@@ -148,12 +151,16 @@ class Settler(LoopService):
                 standing.append(_as_applied(settlement, answer))
         return standing, rejected
 
-    def _fail(self, rejected: list[Rejected]) -> None:
-        """Effects that cannot be applied would be rejected again: their message is buried at once."""
-        for settlement, error in rejected:
-            reason = f"bug: the effects could not be applied: {error}"
-            log.error("effects.rejected", item_id=settlement.claim.message.item_id, error=error)
-            self.put([Settlement(claim=settlement.claim, move=Move.BURY, error=reason)])
+    def _bury(self, settlement: Settlement, reason: str) -> None:
+        """What cannot be written would be rejected again: its message is buried at once."""
+        log.error("settlement.rejected", item_id=settlement.claim.message.item_id, error=reason)
+        self.put([Settlement(claim=settlement.claim, move=Move.BURY, error=reason)])
+
+
+def _concerns_store(settlement: Settlement) -> bool:
+    """Whether the store must know of it; not if the queue has refused what the store has applied already."""
+    refused = settlement.error is not None and settlement.error.startswith(REFUSED_BY_QUEUE)
+    return settlement.move in ENDING and not refused
 
 
 def _as_applied(settlement: Settlement, answer: Applied) -> Settlement:

@@ -6,6 +6,7 @@ weight.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ class Slots:
         self._pauses = pauses
         self._active: Counter[str] = Counter()
         self._credit: Counter[int] = Counter()
+        self._last_served: Counter[str] = Counter()
+        self._order = itertools.count(1)
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
         """How fast each label goes."""
 
@@ -45,6 +48,7 @@ class Slots:
     def take(self, label: str) -> None:
         """A call of this label begins."""
         self._active[label] += 1
+        self._last_served[label] = next(self._order)
 
     def give_back(self, label: str) -> None:
         """A call of this label has ended."""
@@ -59,14 +63,14 @@ class Slots:
             wants=wants,
             lease_ms=round(self._settings.lease_s * 1000),
             slots=max(0, free),
-            levels=self._rooms(free, {want.level for want in wants.values()}),
+            levels=self._rooms(free),
         )
 
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
-        """By label; those of which least is running come first."""
+        """By label; those of which least is running come first, then those whose turn is longest ago."""
         orchestrator = self._registry.orchestrator
         wants = {}
-        for handler in sorted(handlers, key=lambda handler: self._active[handler.label]):
+        for handler in sorted(handlers, key=lambda h: (self._active[h.label], self._last_served[h.label])):
             if self.free(handler) <= 0:
                 continue
             want = want_of(
@@ -81,9 +85,9 @@ class Slots:
                 wants[handler.label] = narrowed
         return wants
 
-    def _rooms(self, free: int, levels: set[int]) -> dict[int, LevelRoom]:
+    def _rooms(self, free: int) -> dict[int, LevelRoom]:
         unused = self._unused_reserves()
-        shares = self._shares(free, levels)
+        shares = self._shares(free)
         rooms = {}
         for level in WEIGHTS:
             most = max(0, free - sum(unused.values()) + unused[level])
@@ -105,19 +109,17 @@ class Slots:
             unused[level] = max(0, reserved - running[level])
         return unused
 
-    def _shares(self, free: int, levels: set[int]) -> Counter[int]:
-        """Divide the free slots by weight; what does not divide evenly is remembered for the next time."""
-        shares: Counter[int] = Counter()
-        total = sum(WEIGHTS[level] for level in levels)
-        if not total:
-            return shares
+    def _shares(self, free: int) -> Counter[int]:
+        """Divide the free slots by weight; what does not divide evenly is remembered for the next time.
+
+        A level that has no handler has a share too: work that waits long may move up to it.
+        """
+        total = sum(WEIGHTS.values())
         rounds, rest = divmod(max(0, free), total)
-        for level in levels:
-            shares[level] = rounds * WEIGHTS[level]
+        shares: Counter[int] = Counter({level: rounds * weight for level, weight in WEIGHTS.items()})
         for _ in range(rest):
-            for level in levels:
-                self._credit[level] += WEIGHTS[level]
-            chosen = max(sorted(levels), key=lambda level: self._credit[level])
+            self._credit.update(WEIGHTS)
+            chosen = max(WEIGHTS, key=lambda level: self._credit[level])
             self._credit[chosen] -= total
             shares[chosen] += 1
         return shares

@@ -169,8 +169,13 @@ class Worker:
         for label, group in by_label.items():
             handler = self._registry.get(label)
             assert handler is not None, f"claimed {label} without a handler"
-            for portion in form_batches(handler, group, self._slots.free(handler)):
-                self._begin(Batch(next(self._batch_ids), handler, portion))
+            free = self._slots.free(handler)
+            for number, portion in enumerate(form_batches(handler, group, free)):
+                batch = Batch(next(self._batch_ids), handler, portion)
+                if number < free:
+                    self._begin(batch)
+                else:
+                    self._hand_back(batch)
         self._begin_dangerous()
 
     def _begin(self, batch: Batch) -> None:
@@ -205,10 +210,11 @@ class Worker:
         self._chain = chain((*middleware, *own), self._execute)
 
     async def _run(self, batch: Batch) -> None:
+        outcomes: Outcomes = [None] * len(batch.claims)  # handed back, should anything go wrong
         try:
             outcomes = await read_outcomes(batch, self._chain)
-            self._settler.put(self._policy.settlements(batch, outcomes))
         finally:
+            self._settler.put(self._policy.settlements(batch, outcomes))
             self._slots.give_back(batch.label)
             del self._batches[batch.batch_id]
             if batch is self._dangerous:
@@ -248,10 +254,13 @@ class Worker:
 
     def _cancel(self, keys: Sequence[Key]) -> None:
         """Someone wants these cancelled. Safe from any thread."""
-        new = [key for key in keys if key not in self._cancelled]
-        self._cancelled.update(new)
-        if new and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._executor.cancel, new)
+        if keys and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel_held, keys)
+
+    def _cancel_held(self, keys: Sequence[Key]) -> None:
+        held = {claim.key for claim in self._held.values()}  # the news may be older than a settlement
+        self._cancelled.update(key for key in keys if key in held)
+        self._executor.cancel(self._cancelled)
 
     def _settled(self, settlements: Sequence[Settlement]) -> None:
         for settlement in settlements:

@@ -7,6 +7,7 @@ can be one transaction. `writer.py` has the writing thread, `diagnosis.py` what 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -64,6 +65,7 @@ class Database:
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
         self._local = threading.local()
+        self._process: int | None = None
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -81,6 +83,7 @@ class Database:
                 connection.close()
                 raise self._diagnosis.name(error, whole=True) from error
             self._diagnosis.begin()
+            self._process = os.getpid()
             self._writer = Writer(
                 connection,
                 self._diagnosis,
@@ -104,6 +107,7 @@ class Database:
         What is not `durable` need not survive a power cut, whatever the durability of the file.
         """
         with self._lock:  # so that nothing is given to a writer that is told to end
+            self._check_process()
             if self._writer is None:
                 raise ClosedError(f"the database {self.path} is not open")
             if self._diagnosis.damage is not None:
@@ -118,10 +122,18 @@ class Database:
 
     def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` in a write transaction of its own, on the calling thread; then it is committed."""
+        self._check_process()
         writer = self._writer
         if writer is None:
             raise ClosedError(f"the database {self.path} is not open")
         return writer.run_here(job)
+
+    def _check_process(self) -> None:
+        """Refuse to go on in a process that was forked off: neither threads nor SQLite's locks come along."""
+        if self._process not in {None, os.getpid()}:
+            raise ClosedError(
+                f"{self.path} was opened before this process was forked: make a scheduler in each process"
+            )
 
     async def write(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` inside the next write transaction and wait until it is committed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Outbox"]
 
 
+PATIENCE_S = 1.0
+"""How long a job may take to fetch what waits before another is sent."""
+
+
 class Outbox:
     """Takes submits from any thread; each is kept whole or refused, whatever becomes of its neighbours."""
 
@@ -30,6 +35,7 @@ class Outbox:
         self._write = write
         self._lock = threading.Lock()
         self._waiting: list[Submission] = []
+        self._sent = 0.0
 
     def put(self, messages: Sequence[Message]) -> Future[Accepted]:
         """Submit with all others that wait; the future is done when it is durable."""
@@ -63,10 +69,17 @@ class Outbox:
         return answers[0]
 
     def _add(self, messages: Sequence[Message], tell: Tell) -> None:
+        if any(message.depends_on for message in messages):  # others' messages are none of its own submit
+            self._send_alone((messages, tell))
+            return
+        now = time.monotonic()
         with self._lock:
             self._waiting.append((messages, tell))
-            first = len(self._waiting) == 1
-        if first:
+            # One job takes all that wait. Should it have been interrupted on its way, another goes after it.
+            send = len(self._waiting) == 1 or now - self._sent > PATIENCE_S
+            if send:
+                self._sent = now
+        if send:
             self._send()
 
     def _send(self) -> None:

@@ -246,6 +246,7 @@ def _link(step: Step, children: Sequence[Message]) -> None:
     known = {(row[0], row[1]) for row in rows}
     for parent in parents - known:  # one that was skipped for its unique key: another stands for it
         step.ended(*parent, status=status_of("completed", None))
+    step.many(SQL["forget_dependencies"], [child.key for child in children])
     edges = [(c.user_id, parent, c.item_id) for c in children for parent in c.depends_on]
     step.many(SQL["add_dependency"], edges)
 

@@ -66,6 +66,10 @@ LIMIT 1
 SELECT m.user_id, m.id, m.status, m.error_message FROM json_each(:keys) AS given
   CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
 
+-- name: forget_dependencies
+-- Of another message that had the same id.
+DELETE FROM dependencies WHERE user_id = ? AND child_id = ?
+
 -- name: add_dependency
 INSERT OR IGNORE INTO dependencies (user_id, parent_id, child_id) VALUES (?, ?, ?)
 

@@ -31,6 +31,7 @@ CREATE TABLE dependencies (
   child_id TEXT NOT NULL,
   PRIMARY KEY (user_id, parent_id, child_id)
 ) WITHOUT ROWID;
+CREATE INDEX idx_dependencies_child ON dependencies (user_id, child_id);
 
 -- Results of finished steps of a run, for the next run of the same message.
 CREATE TABLE memos (
