@@ -41,6 +41,7 @@ class Bench:
     clock: ManualClock | RedisClock
 
     def __post_init__(self) -> None:
+        self.kind = type(self.backend).__name__.removesuffix("Backend").lower()
         self.queue = self.backend.queue
         self.views = self.backend.views
 

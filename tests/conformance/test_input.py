@@ -38,6 +38,8 @@ async def test_a_claim_never_gives_what_is_past_its_deadline(bench: Bench) -> No
     bench.clock.advance(5)
     assert ids(await bench.claim()) == ["2"]
     assert (await bench.status(message("1"))).error == "deadline"
+    if bench.kind != "redis":
+        assert [m.item_id for m in (await bench.advance()).ended] == ["1"]  # so that its end is known
 
 
 async def test_a_running_message_is_left_to_its_worker(bench: Bench) -> None:

@@ -48,6 +48,8 @@ class MemoryQueue:
     def __init__(self, state: State) -> None:
         self._state = state
         self._clock = state.clock
+        self._overdue: list[Item] = []
+        """What a claim has failed for its deadline."""
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
         """See `Queue.submit`."""
@@ -121,7 +123,7 @@ class MemoryQueue:
         """See `Queue.advance`."""
         state, now = self._state, self._clock.now()
         with state.lock:
-            overdue = self._fail_overdue(limit)
+            overdue, self._overdue = self._overdue + self._fail_overdue(limit), []
             waiting = (i for i in state.items.values() if i.status is Status.WAITING and not i.waits_for)
             due = list(islice((i for i in waiting if i.due is not None and i.due <= now), limit))
             for item in sorted(due, key=lambda item: (item.due or 0, item.seq)):
@@ -297,8 +299,10 @@ class MemoryQueue:
 
     def _claim(self, request: ClaimRequest) -> list[Claim]:
         state = self._state
-        self._fail_overdue(OVERDUE_LIMIT)
+        self._overdue += self._fail_overdue(OVERDUE_LIMIT)
         state.finish()
+        if self._overdue:
+            state.wakeup.expect(self._clock.now())  # `advance` reports them
         claim_id = secrets.token_hex(16)
         now = self._clock.now()
         waited = {

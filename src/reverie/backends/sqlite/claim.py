@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import ClaimRequest, Presence, Want
     from reverie.backends.sqlite.step import Step
-    from reverie.message import Key
+    from reverie.message import Key, Message
 
 __all__ = ["claim", "identity", "note_worker", "recall", "remember", "renew"]
 
@@ -38,6 +38,8 @@ class Claimed(NamedTuple):
     rows: list[list[Any]]
     claim_id: str
     lease_until: int
+    overdue: list[Message]
+    """What was past its deadline, and has failed."""
 
     def read(self) -> list[Claim]:
         """The claims, work of lower levels first."""
@@ -50,9 +52,11 @@ class Claimed(NamedTuple):
 
 def claim(step: Step, request: ClaimRequest) -> Claimed:
     """Serve the ready lanes of the wanted labels."""
-    claimed = Claimed([], secrets.token_hex(16), step.now + request.lease_ms)
-    fail_overdue(step, OVERDUE_LIMIT)
+    overdue = fail_overdue(step, OVERDUE_LIMIT)
     step.finish()
+    claimed = Claimed([], secrets.token_hex(16), step.now + request.lease_ms, overdue)
+    if overdue:
+        step.expect(step.now)  # `advance` reports them
     ready = step.rows(SQL["ready_labels"], {"labels": to_json(list(request.wants)), "now": step.now})
     waited = {label: step.now - since for label, since in ready}
     bindings = {

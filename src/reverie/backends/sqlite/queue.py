@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from reverie.backends.moves import Accepted
 from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.outbox import Outbox
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         Settlement,
         Submitted,
     )
+    from reverie.backends.sqlite.claim import Claimed
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.clock import Clock
     from reverie.message import Message
@@ -57,6 +60,7 @@ class SqliteQueue:
         self._apply_effects = apply_effects
         self._wakeup = Wakeup(clock)
         self._peers = Peers(database.path)
+        self._overdue: list[Message] = []
         self._outbox = Outbox(self._write)
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
@@ -72,7 +76,7 @@ class SqliteQueue:
 
         def job(step: Step) -> Accepted:
             answers = submit.submit(step, messages)
-            return Accepted(answers=answers, claims=claim.claim(step, request).read())
+            return Accepted(answers=answers, claims=self._read(claim.claim(step, request)))
 
         return self._write(job)
 
@@ -95,7 +99,7 @@ class SqliteQueue:
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         # A power cut ends the worker, too: it does not matter if the claim is forgotten with it.
-        return (await self._written(lambda step: claim.claim(step, request), durable=False)).read()
+        return self._read(await self._written(lambda step: claim.claim(step, request), durable=False))
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
@@ -128,6 +132,8 @@ class SqliteQueue:
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
         done = await self._written(lambda step: advance.advance(step, limit), durable=False)
+        overdue, self._overdue = self._overdue, []
+        done = msgspec.structs.replace(done, ended=[*overdue, *done.ended])
         self._wakeup.set_horizon(done.next_due)
         return done
 
@@ -147,6 +153,11 @@ class SqliteQueue:
     def _hear(self, news: News) -> None:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
+
+    def _read(self, claimed: Claimed) -> list[Claim]:
+        """The claims; what the step has ended on the way is reported by the next `advance`."""
+        self._overdue += claimed.overdue
+        return claimed.read()
 
     async def _written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
         return await asyncio.wrap_future(self._write(job, durable=durable))
