@@ -213,7 +213,7 @@ async def test_the_pauses_between_restarts(ran_well_s: float, expected: list[flo
 def test_settings_are_read_back_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reverie.yaml").write_text("queue: {max_losses: 7}\nworker: {grace_s: 3}\n")
-    monkeypatch.setenv("REVERIE_WORKER__LEASE_S", "9")
+    monkeypatch.setenv("REVERIE_WORKER__LEASE_S", "90")
     given = load_settings(
         app="app:scheduler",
         queue={"url": "sqlite:///a b.db"},
