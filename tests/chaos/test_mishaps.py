@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import threading
 
 import apsw
@@ -17,6 +19,33 @@ QUICK = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.2"}
 """Leases that run out while a test waits."""
 
 
+def suspend(process: subprocess.Popen[bytes], place: Place) -> None:
+    """Stop a process between two of its writes: in the middle of one, the file would stay locked."""
+    for _ in range(100):
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        if place.kind != "sqlite" or not is_locked(place.queue_url.removeprefix("sqlite:///")):
+            return
+        process.send_signal(signal.SIGCONT)
+        assert not is_locked(
+            place.queue_url.removeprefix("sqlite:///"), patience_s=30
+        )  # let it end its write
+    pytest.fail("it was always writing")
+
+
+def is_locked(path: str, patience_s: int = 0) -> bool:
+    connection = apsw.Connection(path)
+    connection.set_busy_timeout(patience_s * 1000)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except apsw.BusyError:
+        return True
+    finally:
+        connection.close()
+    return False
+
+
 @pytest.mark.parametrize("place", SHARED, indirect=True)
 def test_a_worker_suspended_past_its_lease(place: Place) -> None:
     """One loss, one attempt, settled once."""
@@ -25,7 +54,7 @@ def test_a_worker_suspended_past_its_lease(place: Place) -> None:
         with place.worker("--app", "app:scheduler") as first:
             scheduler.submit("gated", user_id="ann", item_id="1")
             assert door.arrival() == first.pid
-            first.send_signal(signal.SIGSTOP)
+            suspend(first, place)
             try:
                 with place.worker("--app", "app:scheduler") as second:
                     assert door.arrival() == second.pid  # it was handed on
