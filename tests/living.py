@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 def children(of: int | None = None) -> set[int]:
@@ -39,3 +40,18 @@ def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.01)
+
+
+def wait_until_gone(pids: Iterable[int], seconds: float = 30) -> None:
+    """Wait until processes have ended, also those of others."""
+    deadline = time.monotonic() + seconds
+    for pid in pids:
+        try:
+            ended = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            ready, _, _ = select.select([ended], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"process {pid} is still there"
+        finally:
+            os.close(ended)

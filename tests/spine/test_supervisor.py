@@ -9,13 +9,13 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from living import children, is_gone, wait_until
+from living import children, is_gone, wait_until, wait_until_gone
 from places import REVERIE, SHARED, Place
 from reverie import Scheduler
 from reverie.backends.moves import Status
@@ -131,7 +131,7 @@ def test_workers_whose_supervisor_is_killed_stop_cleanly(place: Place) -> None:
         orphans = children(supervisor.pid)
         supervisor.kill()
         supervisor.wait()
-        wait_until(lambda: all(is_gone(pid) for pid in orphans), 10)
+        wait_until_gone(orphans, 10)
         item = scheduler.status("ann", receipt.item_id)[0]
         assert item.losses == 0  # handed back, not lost; the other one may even have run it before it stopped
         assert item.status in {Status.WAITING, Status.COMPLETED}
@@ -146,9 +146,10 @@ def test_a_second_interrupt_ends_at_once(place: Place, processes: str) -> None:
         began = time.monotonic()
         while worker.poll() is None:
             worker.send_signal(signal.SIGINT)
-            time.sleep(0.1)
+            with suppress(subprocess.TimeoutExpired):
+                worker.wait(0.1)
         assert time.monotonic() - began < 10  # the grace time is 30 s
-        wait_until(lambda: is_gone(holder), 10)
+        wait_until_gone([holder], 10)
 
 
 @SQLITE
@@ -289,7 +290,7 @@ def test_a_program_that_is_killed_leaves_no_worker(place: Place) -> None:
     assert len(started) == 1
     process.kill()
     process.communicate()
-    wait_until(lambda: all(is_gone(pid) for pid in started), 10)
+    wait_until_gone(started, 10)
 
 
 @SQLITE

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 import cpu_handlers
-from living import children, is_gone, list_of, wait_until
+from living import children, is_gone, list_of, wait_until, wait_until_gone
 from reverie import Message, Scheduler
 from reverie.backends.moves import Claim, Status
 from reverie.dispatch.answers import Failed
@@ -247,7 +247,7 @@ async def test_what_a_handler_has_started_ends_with_its_process(
 ) -> None:
     (outcome,) = await executor.run(batch_of(f"leave {tmp_path / 'pid'}"), CONTEXT, 30)
     assert isinstance(outcome, Died)
-    wait_until(lambda: is_gone(int((tmp_path / "pid").read_text())))
+    wait_until_gone([int((tmp_path / "pid").read_text())])
 
 
 async def test_signals_for_all_do_not_end_it_but_end_what_it_forks(executor: ProcessExecutor) -> None:
@@ -290,7 +290,7 @@ async def test_what_a_process_leaves_behind(tmp_path: Path, leaves_nothing: bool
     assert await child.wait() == 1
     left = int((tmp_path / "pid").read_text())
     if leaves_nothing:
-        wait_until(lambda: is_gone(left))
+        wait_until_gone([left])
     else:
         assert not is_gone(left)
         os.kill(left, signal.SIGKILL)
@@ -321,7 +321,7 @@ def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: all(path.exists() and path.read_text() for path in files))
     worker.kill()
     worker.communicate()
-    wait_until(lambda: all(is_gone(int(path.read_text())) for path in files), 5)
+    wait_until_gone([int(path.read_text()) for path in files], 5)
 
 
 async def test_a_message_with_losses_runs_in_isolation(started) -> None:

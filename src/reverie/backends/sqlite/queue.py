@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         Renewal,
         Settled,
         Settlement,
-        Submitted,
     )
     from reverie.backends.sqlite.claim import Claimed
     from reverie.backends.sqlite.step import ApplyEffects
@@ -84,14 +83,7 @@ class SqliteQueue:
         """Submit from a thread that may block; when it returns it is durable."""
         if not self._database.idle:
             return self._outbox.put_and_wait(messages)
-        steps: list[Step] = []
-
-        def write(connection: apsw.Connection) -> list[Submitted]:
-            steps.append(self._step(connection))
-            answers = submit.submit(steps[-1], messages)
-            steps[-1].close()
-            return answers
-
+        write, steps = self._in_step(lambda step: submit.submit(step, messages))
         answers = self._database.run_here(write)
         self._tell(steps[-1])
         return Accepted(answers=answers)
@@ -164,13 +156,7 @@ class SqliteQueue:
 
     def _write(self, job: Callable[[Step], T], *, durable: bool = True) -> Future[T]:
         """Run one step in the next write transaction; who waits for what it woke hears after the commit."""
-        steps: list[Step] = []
-
-        def write(connection: apsw.Connection) -> T:
-            steps.append(self._step(connection))
-            answer = job(steps[-1])
-            steps[-1].close()
-            return answer
+        write, steps = self._in_step(job)
 
         def committed(future: Future[T]) -> None:
             if not future.cancelled() and future.exception() is None:
@@ -180,8 +166,18 @@ class SqliteQueue:
         future.add_done_callback(committed)
         return future
 
-    def _step(self, connection: apsw.Connection) -> Step:
-        return Step(connection, self._clock.now(), self._limits, self._apply_effects)
+    def _in_step(self, job: Callable[[Step], T]) -> tuple[Callable[[apsw.Connection], T], list[Step]]:
+        """The job as the writer runs it, and the steps it has had so far: it may have to run again."""
+        steps: list[Step] = []
+
+        def write(connection: apsw.Connection) -> T:
+            step = Step(connection, self._clock.now(), self._limits, self._apply_effects)
+            steps.append(step)
+            answer = job(step)
+            step.close()
+            return answer
+
+        return write, steps
 
     def _tell(self, step: Step) -> None:
         """Wake whoever waits for what a step has set up."""

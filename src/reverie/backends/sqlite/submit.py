@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
-from reverie.backends.moves import Submitted
+from reverie.backends.moves import Status, Submitted
 from reverie.backends.sqlite.rows import extra_of, status_of
 from reverie.backends.sqlite.step import decode_json, to_json
 from reverie.clock import to_epoch_ms
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import Step
     from reverie.message import Message
 
-__all__ = ["check_known", "insert", "submit"]
+__all__ = ["insert", "submit"]
 
 SQL = load_queries(__package__ or "", "submit.sql")
 COLUMNS = 21
@@ -44,7 +44,7 @@ def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
 
 def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     """Write new messages. Who calls this finishes the step."""
-    check_known(step, messages)
+    _check_known(step, messages)
     answers: list[Submitted] = []
     plain: list[Message] = []
     for message in messages:
@@ -65,7 +65,7 @@ def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     return answers
 
 
-def check_known(step: Step, messages: Sequence[Message]) -> None:
+def _check_known(step: Step, messages: Sequence[Message]) -> None:
     """Refuse a message that depends on what is neither known nor submitted with it."""
     given = {message.key for message in messages}
     named = (Key(message.user_id, parent) for message in messages for parent in message.depends_on)
@@ -245,7 +245,7 @@ def _link(step: Step, children: Sequence[Message]) -> None:
             step.ended(user_id, item_id, ended)
     known = {(row[0], row[1]) for row in rows}
     for parent in parents - known:  # one that was skipped for its unique key: another stands for it
-        step.ended(*parent, status=status_of("completed", None))
+        step.ended(*parent, Status.COMPLETED)
     step.many(SQL["forget_dependencies"], [child.key for child in children])
     edges = [(c.user_id, parent, c.item_id) for c in children for parent in c.depends_on]
     step.many(SQL["add_dependency"], edges)
