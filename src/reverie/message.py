@@ -90,7 +90,7 @@ def derived_id(*parts: object) -> str:
 _NAMESPACE = uuid.UUID("6b1d7b0e-6a53-5c0e-9a55-8f2f5f6c7a10")
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One unit of work. Public alias: `ScheduleMessageItem`.
 
     Only `user_id` and `label` are needed to make one. The engine fills `level` when it is submitted, and

@@ -78,7 +78,7 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the status of completed and cancelled work is kept after its end; default 7 days."""
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class Submitted(msgspec.Struct, frozen=True, gc=False):
     """The answer to one submitted message."""
 
     item_id: str
@@ -142,7 +142,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """With `slots`: how they are shared among the levels."""
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A message handed to one worker, until its lease runs out."""
 
     message: Message
@@ -200,7 +200,7 @@ class Move(StrEnum):
     BURY = "bury"
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker reports of one claim."""
 
     claim: Claim
@@ -215,7 +215,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     follow_ups: tuple[Message, ...] = ()
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to one settlement."""
 
     key: Key

@@ -26,6 +26,10 @@ SLICE_S = 0.02
 """A slot of a plain handler takes about as much work as this; a batch that turns out longer is cut off."""
 MOST_PER_SLOT = 256
 """The most messages that a slot of a plain handler takes."""
+MOST_TOGETHER = 512
+"""One claim asks for at most this many messages of a label: while they run, the next are claimed."""
+WORTH_S = 0.01
+"""Less work than this is not spread over more slots: to wake another thread for it would take longer."""
 SMOOTHING = 0.3
 """How much the last batch counts against those before it."""
 
@@ -45,10 +49,16 @@ class Pace:
 
     @property
     def per_slot(self) -> int:
-        """How many messages fit a slice; one as long as nothing is known."""
-        if self._seconds is None:
-            return 1
-        return max(1, min(MOST_PER_SLOT, int(SLICE_S / max(self._seconds, 1e-9))))
+        """How many messages a slot takes; one as long as nothing is known."""
+        return min(MOST_PER_SLOT, self._fit(SLICE_S))
+
+    @property
+    def worth_a_slot(self) -> int:
+        """How many messages are worth a slot of their own, if there is one for them already."""
+        return self._fit(WORTH_S)
+
+    def _fit(self, seconds: float) -> int:
+        return 1 if self._seconds is None else max(1, int(seconds / max(self._seconds, 1e-9)))
 
 
 def want_of(
@@ -57,7 +67,7 @@ def want_of(
     """What `free` slots of a handler have room for."""
     per_slot = handler.batch if handler.is_batch else pace.per_slot
     return Want(
-        slots=free,
+        slots=max(1, min(free, MOST_TOGETHER // per_slot)),
         per_slot=per_slot,
         quantum=min(quantum, per_slot),
         ordered=handler.ordered or min_idle_ms > 0,  # a lane that must rest between runs has one at a time
@@ -66,24 +76,26 @@ def want_of(
     )
 
 
-def form_batches(handler: Handler, claims: Sequence[Claim], free: int) -> list[list[Claim]]:
+def form_batches(handler: Handler, claims: Sequence[Claim], free: int, pace: Pace) -> list[list[Claim]]:
     """Split the claims of one label over `free` slots; an ordered lane never stands in two batches.
 
     What was lost before runs alone, so that it takes no other along if it is lost again.
     """
     lost = [[claim] for claim in claims if claim.message.losses]
-    return lost + _split(handler, [claim for claim in claims if not claim.message.losses], free - len(lost))
+    others = [claim for claim in claims if not claim.message.losses] if lost else claims
+    bins = max(1, min(free - len(lost), math.ceil(len(others) / pace.worth_a_slot)))
+    return lost + _split(handler, others, bins)
 
 
-def _split(handler: Handler, claims: Sequence[Claim], free: int) -> list[list[Claim]]:
-    size = handler.batch if handler.is_batch else math.ceil(len(claims) / max(1, free))
+def _split(handler: Handler, claims: Sequence[Claim], bins: int) -> list[list[Claim]]:
+    size = handler.batch if handler.is_batch else math.ceil(len(claims) / bins)
     if not handler.ordered:
         return [list(claims[start : start + size]) for start in range(0, len(claims), size)]
     lane_of = attrgetter("message.user_id", "message.mem_cube_id")
     by_lane = sorted(claims, key=lane_of)  # stable: the order inside a lane stays
     lanes = [list(group) for _, group in groupby(by_lane, key=lane_of)]
     if not handler.is_batch:
-        return _deal(lanes, max(1, free))
+        return _deal(lanes, bins)
     batches: list[list[Claim]] = []
     for prefix in lanes:
         if batches and len(batches[-1]) + len(prefix) <= size:

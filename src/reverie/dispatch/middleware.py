@@ -7,6 +7,7 @@ change them, run fewer messages than it was given, or none at all.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,8 +73,9 @@ async def logged(batch: Batch, proceed: Proceed) -> Outcomes:
     """Log lines at the start and at the end of a run, for those who turn on debugging."""
     log.debug("run.started", label=batch.label, batch=batch.batch_id, messages=len(batch.claims))
     outcomes = await proceed(batch)
-    words = ["handed back" if outcome is None else type(outcome).__name__ for outcome in outcomes]
-    log.debug("run.finished", label=batch.label, batch=batch.batch_id, outcomes=words)
+    if log.isEnabledFor(logging.DEBUG):
+        words = ["handed back" if outcome is None else type(outcome).__name__ for outcome in outcomes]
+        log.debug("run.finished", label=batch.label, batch=batch.batch_id, outcomes=words)
     return outcomes
 
 
@@ -83,7 +85,7 @@ def paced(pace_of: Callable[[str], Pace]) -> Middleware:
     async def observe(batch: Batch, proceed: Proceed) -> Outcomes:
         began = time.monotonic()
         outcomes = await proceed(batch)
-        ran = sum(outcome is not None for outcome in outcomes)
+        ran = len([outcome for outcome in outcomes if outcome is not None])
         pace_of(batch.label).observe(max(1, ran), time.monotonic() - began)
         return outcomes
 

@@ -170,7 +170,7 @@ class Worker:
             handler = self._registry.get(label)
             assert handler is not None, f"claimed {label} without a handler"
             free = self._slots.free(handler)
-            for number, portion in enumerate(form_batches(handler, group, free)):
+            for number, portion in enumerate(form_batches(handler, group, free, self._slots.paces[label])):
                 batch = Batch(next(self._batch_ids), handler, portion)
                 if number < free:
                     self._begin(batch)

@@ -125,42 +125,17 @@ class Writer:
         if not jobs:
             return []
         try:
-            self._set_synchronous(self._checked_connection(), durable=durable)
+            connection = self._checked_connection()
+            self._set_synchronous(connection, durable=durable)
             try:
-                return self._transaction(jobs, careful=False)
+                return _transaction(connection, jobs, careful=False)
             except _JobFailedError:
-                return self._transaction(jobs, careful=True)
+                return _transaction(connection, jobs, careful=True)
         except BaseException as error:  # noqa: BLE001  everyone in the group hears of it
             failure = self._diagnosis.name(error, whole=True)
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
             self._recover(error)
             return [(None, failure)] * len(jobs)
-
-    def _transaction(self, jobs: list[Callable[[apsw.Connection], Any]], *, careful: bool) -> list[Answer]:
-        """Run jobs in one transaction. Savepoints cost more than the jobs do, so at first there are none."""
-        connection = self._checked_connection()
-        answers: list[Answer] = []
-        connection.execute("BEGIN IMMEDIATE")
-        for job in jobs:
-            if careful:
-                connection.execute("SAVEPOINT job")
-            try:
-                answers.append((job(connection), None))
-            except BaseException as error:
-                # SQLite may have rolled everything back by itself: then the neighbours' work is gone as well.
-                if isinstance(error, OF_THE_FILE) or not connection.in_transaction:
-                    raise
-                if not careful:
-                    connection.execute("ROLLBACK")
-                    if len(jobs) == 1:
-                        return [(None, error)]
-                    raise _JobFailedError from error
-                connection.execute("ROLLBACK TO job")
-                answers.append((None, error))
-            if careful:
-                connection.execute("RELEASE job")
-        connection.execute("COMMIT")
-        return answers
 
     def _set_synchronous(self, connection: apsw.Connection, *, durable: bool) -> None:
         """Whether the next commit waits for the disk; one that does not goes with the next that does."""
@@ -204,6 +179,34 @@ class Writer:
             connection.close(True)  # noqa: FBT003  apsw takes it by position only
         except BaseException as error:  # noqa: BLE001  what was committed is in the log file
             log.warning("sqlite.close_failed", error=str(error))
+
+
+def _transaction(
+    connection: apsw.Connection, jobs: list[Callable[[apsw.Connection], Any]], *, careful: bool
+) -> list[Answer]:
+    """Run jobs in one transaction. Savepoints cost more than the jobs do, so at first there are none."""
+    answers: list[Answer] = []
+    connection.execute("BEGIN IMMEDIATE")
+    for job in jobs:
+        if careful:
+            connection.execute("SAVEPOINT job")
+        try:
+            answers.append((job(connection), None))
+        except BaseException as error:
+            # SQLite may have rolled everything back by itself: then the neighbours' work is gone as well.
+            if isinstance(error, OF_THE_FILE) or not connection.in_transaction:
+                raise
+            if not careful:
+                connection.execute("ROLLBACK")
+                if len(jobs) == 1:
+                    return [(None, error)]
+                raise _JobFailedError from error
+            connection.execute("ROLLBACK TO job")
+            answers.append((None, error))
+        if careful:
+            connection.execute("RELEASE job")
+    connection.execute("COMMIT")
+    return answers
 
 
 def _answer(future: Future[Any], result: Any, failure: BaseException | None) -> None:

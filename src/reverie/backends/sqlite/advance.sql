@@ -5,7 +5,7 @@ WHERE status = 'pending' AND deadline_epoch IS NOT NULL AND deadline_epoch <= :n
 ORDER BY deadline_epoch LIMIT :limit
 
 -- name: due_messages
-SELECT rowid FROM pending_messages
+SELECT rowid FROM pending_messages INDEXED BY idx_pending_messages_due
 WHERE status = 'pending' AND place IS NULL AND due_at_epoch <= :now AND waits_for = 0
 ORDER BY due_at_epoch, rowid LIMIT :limit
 
@@ -23,7 +23,7 @@ WHERE lane IN (
 RETURNING lane
 
 -- name: lost_claims
-SELECT rowid, user_id, id, claim_id, lane FROM pending_messages
+SELECT rowid, user_id, id, claim_id, lane FROM pending_messages INDEXED BY idx_pending_messages_lease
 WHERE status = 'processing' AND lease_until_epoch <= :now
 ORDER BY lease_until_epoch LIMIT :limit
 
@@ -58,14 +58,16 @@ DELETE FROM arrivals WHERE arrival <= :now
 
 -- name: next_due
 SELECT min(moment) FROM (
-  SELECT min(due_at_epoch) AS moment FROM pending_messages
-  WHERE status = 'pending' AND place IS NULL AND waits_for = 0
+  SELECT min(due_at_epoch) AS moment FROM pending_messages INDEXED BY idx_pending_messages_due
+  WHERE status = 'pending' AND place IS NULL AND due_at_epoch IS NOT NULL AND waits_for = 0
   UNION ALL
-  SELECT min(deadline_epoch) FROM pending_messages WHERE status = 'pending' AND deadline_epoch IS NOT NULL
+  SELECT min(deadline_epoch) FROM pending_messages INDEXED BY idx_pending_messages_deadline
+  WHERE status = 'pending' AND deadline_epoch IS NOT NULL
   UNION ALL
   SELECT min(rest_until_epoch) FROM lanes WHERE rest_until_epoch IS NOT NULL
   UNION ALL
-  SELECT min(lease_until_epoch) FROM pending_messages WHERE status = 'processing'
+  SELECT min(lease_until_epoch) FROM pending_messages INDEXED BY idx_pending_messages_lease
+  WHERE status = 'processing'
   UNION ALL
   SELECT min(expires_at_epoch) FROM pending_messages WHERE expires_at_epoch IS NOT NULL
 )

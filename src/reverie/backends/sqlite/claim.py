@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import Step
     from reverie.message import Key, Message
 
-__all__ = ["claim", "identity", "note_worker", "recall", "remember", "renew"]
+__all__ = ["claim", "claimed_together", "identity", "note_worker", "recall", "remember", "renew"]
 
 SQL = load_statements("claim.sql")
 READ_TOGETHER = 128
 """How many claimed messages come back as one text; a message has at most `limits.max_content_bytes`."""
+CLAIM_ID_BYTES = 16
 OVERDUE_LIMIT = 1000
 """How many messages past their deadline one claim fails at most."""
 
@@ -37,6 +38,7 @@ class Claimed(NamedTuple):
 
     rows: list[list[Any]]
     claim_id: str
+    """How the claim ids of all these rows begin; each ends with the number of its row."""
     lease_until: int
     overdue: list[Message]
     """What was past its deadline, and has failed."""
@@ -45,35 +47,53 @@ class Claimed(NamedTuple):
         """The claims, work of lower levels first."""
         rows = sorted(self.rows, key=itemgetter(2, 1))  # level, then place
         return [
-            Claim(message_from_row(row[4:]), self.claim_id, self.lease_until, (row[0], row[3]))
+            Claim(message_from_row(row[4:]), f"{self.claim_id}{row[0]}", self.lease_until, (row[0], row[3]))
             for row in rows
         ]
 
 
+class _Look(NamedTuple):
+    """What a claim has found before it begins."""
+
+    waited_ms: dict[str, int]
+    """How long the first lane of each label has waited that has one ready."""
+    overdue: bool
+    lost: bool
+    """Something that waits was lost before."""
+
+
 def claim(step: Step, request: ClaimRequest) -> Claimed:
     """Serve the ready lanes of the wanted labels."""
-    overdue = fail_overdue(step, OVERDUE_LIMIT)
-    step.finish()
-    claimed = Claimed([], secrets.token_hex(16), step.now + request.lease_ms, overdue)
-    if overdue:
+    look = _look(step, request)
+    claim_id = secrets.token_hex(CLAIM_ID_BYTES) + "-"
+    claimed = Claimed([], claim_id, step.now + request.lease_ms, [])
+    if look.overdue:
+        claimed.overdue.extend(fail_overdue(step, OVERDUE_LIMIT))
+        step.finish()
         step.expect(step.now)  # `advance` reports them
-    ready = step.rows(SQL["ready_labels"], {"labels": to_json(list(request.wants)), "now": step.now})
-    waited = {label: step.now - since for label, since in ready}
+        look = _look(step, request)
     bindings = {
-        "claim_id": claimed.claim_id,
+        "claim_id": claim_id,
         "worker": request.worker,
         "lease_until": claimed.lease_until,
         "now": step.now,
     }
-    claimed.rows[:] = serve(
-        request,
-        waited,
-        step.limits.max_wait_ms,
-        lambda label, want: _claim_label(step, label, want, bindings),
-    )
+
+    def claim_label(label: str, want: Want) -> list[list[Any]]:
+        return _claim_label(step, label, want, bindings, lost=look.lost)
+
+    claimed.rows[:] = serve(request, look.waited_ms, step.limits.max_wait_ms, claim_label)
     if claimed.rows:
         step.expect(claimed.lease_until)
     return claimed
+
+
+def _look(step: Step, request: ClaimRequest) -> _Look:
+    bindings = {"labels": to_json(list(request.wants)), "now": step.now}
+    ((ready, overdue, lost, *counters),) = step.rows(SQL["look"], bindings)
+    step.know_counters(*counters)
+    waited_ms = {label: step.now - since for label, since in decode_json(ready)}
+    return _Look(waited_ms, bool(overdue), bool(lost))
 
 
 def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence | None) -> Renewal:
@@ -120,12 +140,21 @@ def identity(claim: Claim) -> tuple[int, str, str, str]:
     return claim.handle[0], message.user_id, message.item_id, claim.claim_id
 
 
-def _claim_label(step: Step, label: str, want: Want, bindings: dict[str, Any]) -> list[list[Any]]:
+def claimed_together(claim: Claim) -> str:
+    """What the claim ids of messages have in common that were claimed in one step."""
+    return claim.claim_id[: 2 * CLAIM_ID_BYTES + 1]
+
+
+def _claim_label(
+    step: Step, label: str, want: Want, bindings: dict[str, Any], *, lost: bool
+) -> list[list[Any]]:
     messages = want.messages
     most = step.limits.total.concurrency
     if most is not None:
         messages = min(messages, most - step.rows(SQL["running"])[0][0])
     portions = _portions(step, label, messages, want.quantum)
+    if lost and portions:
+        portions = _leave_lost_alone(step, portions)
     if step.limits.tenant.concurrency is None:
         return _claim_lanes(step, portions, want, bindings)
     rows: list[list[Any]] = []
@@ -145,9 +174,11 @@ def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple
         left -= min(take, max(1, depth))
         if left <= 0:
             break
-    if not portions or not step.rows(SQL["any_lost"]):
-        return portions
-    # What was lost comes alone: it ends the prefix before it, unless it is the first.
+    return portions
+
+
+def _leave_lost_alone(step: Step, portions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What was lost comes alone: it ends the prefix before it, unless it is the first."""
     lost = dict(step.rows(SQL["lost_messages"], {"lanes": to_json(portions)}))
     return [(lane, min(take, max(1, lost.get(lane, take)))) for lane, take in portions]
 
@@ -175,11 +206,12 @@ def _claim_lanes(
     for lane, take in portions:
         if take > 0:
             lanes_by_take[take].append(lane)
-    rows: list[list[Any]] = []
+    numbers: list[int] = []
     for take, lanes in lanes_by_take.items():
         ((first,),) = step.rows(SQL["first_messages"], {"lanes": to_json(lanes), "take": take})
-        step.rows(SQL["claim_messages"], {"rows": first} | bindings)
-        rows += _read(step, decode_json(first))
+        numbers += decode_json(first)
+    step.rows(SQL["claim_messages"], {"rows": to_json(numbers)} | bindings)
+    rows = _read(step, numbers)
     served = Counter(row[3] for row in rows)
     for lane in chain.from_iterable(lanes_by_take.values()):
         change = step.lane(lane)

@@ -1,13 +1,27 @@
--- name: ready_labels
--- Since when the first lane in the ring of each label waits for its turn; labels without one, or paused, are left out.
-SELECT label, since FROM (
-  SELECT given.value AS label, (
-    SELECT coalesce(ready_at_epoch, :now) FROM lanes
-    WHERE message_type = given.value AND turn IS NOT NULL ORDER BY turn LIMIT 1
-  ) AS since
-  FROM json_each(:labels) AS given
-)
-WHERE since IS NOT NULL AND label NOT IN (SELECT label FROM paused_labels)
+-- name: look
+-- All that a claim must know first, by one statement: since when the first lane in the ring of each label waits for its
+-- turn (labels without one, or paused, are left out), whether a deadline has passed, whether anything that waits was
+-- lost before, and the counters.
+SELECT (
+    SELECT json_group_array(json_array(label, since)) FROM (
+      SELECT given.value AS label, (
+        SELECT coalesce(ready_at_epoch, :now) FROM lanes
+        WHERE message_type = given.value AND turn IS NOT NULL ORDER BY turn LIMIT 1
+      ) AS since
+      FROM json_each(:labels) AS given
+    )
+    WHERE since IS NOT NULL AND label NOT IN (SELECT label FROM paused_labels)
+  ),
+  EXISTS (
+    SELECT 1 FROM pending_messages INDEXED BY idx_pending_messages_deadline
+    WHERE status = 'pending' AND deadline_epoch IS NOT NULL AND deadline_epoch <= :now
+  ),
+  EXISTS (
+    SELECT 1 FROM pending_messages INDEXED BY idx_pending_messages_lost
+    WHERE status = 'pending' AND place IS NOT NULL AND losses > 0
+  ),
+  place, turn, depth
+FROM queue_counters
 
 -- name: ready_lanes
 -- The lanes in the ring of a label, in their turn, and how much they have; one row, since each that comes back to Python
@@ -22,10 +36,6 @@ SELECT count(*) FROM pending_messages WHERE status = 'processing'
 -- name: tenant_running
 SELECT sum(t.running) FROM lanes AS l JOIN lanes AS t ON t.user_id = l.user_id AND t.project_id = l.project_id
 WHERE l.lane = ?
-
--- name: any_lost
-SELECT 1 FROM pending_messages INDEXED BY idx_pending_messages_lost
-WHERE status = 'pending' AND place IS NOT NULL AND losses > 0 LIMIT 1
 
 -- name: lost_messages
 -- How many messages each of these lanes gives before its first that was lost; lanes without one are left out.
@@ -48,8 +58,9 @@ WHERE m.rowid IN (
 )
 
 -- name: claim_messages
+-- Each row has a claim id of its own: that alone says whether a claim stands, even if a VACUUM renumbers the rows.
 UPDATE pending_messages
-SET status = 'processing', claim_id = :claim_id, worker = :worker, lease_until_epoch = :lease_until,
+SET status = 'processing', claim_id = :claim_id || rowid, worker = :worker, lease_until_epoch = :lease_until,
     started_at_epoch = coalesce(started_at_epoch, :now), updated_at_epoch = :now
 WHERE rowid IN (SELECT value FROM json_each(:rows))
 

@@ -5,14 +5,15 @@ SELECT place, turn, depth FROM queue_counters
 UPDATE queue_counters SET place = ?, turn = ?, depth = ?
 
 -- name: write_lanes
--- Every change of a lane ends with this one statement. It is given [[lane, messages more, running more, delay in
--- ms or null if no claim has ended, ordered or null, min_idle_ms or null], …]; a lane that says how it is ordered
--- was served. A lane is in the ring, that is it has a turn, exactly while it may be served.
+-- Every change of a lane ends with this one statement: so many messages more, so many running more, how long it rests
+-- (null if no claim has ended), and how it was served, if it was. A lane is in the ring, that is it has a turn,
+-- exactly while it may be served.
 UPDATE lanes
 SET depth = new.depth, running = new.running, ordered = new.ordered, min_idle_ms = new.min_idle_ms,
     rest_until_epoch = new.rest_until_epoch,
-    ready_at_epoch = CASE WHEN new.ready AND (new.served OR lanes.turn IS NULL) THEN :now ELSE ready_at_epoch END,
-    turn = CASE WHEN new.ready THEN CASE WHEN new.served THEN :turn ELSE coalesce(lanes.turn, :turn) END END
+    ready_at_epoch = CASE WHEN new.ready AND (:ordered IS NOT NULL OR lanes.turn IS NULL) THEN :now
+      ELSE ready_at_epoch END,
+    turn = CASE WHEN new.ready THEN iif(:ordered IS NOT NULL, :turn, coalesce(lanes.turn, :turn)) END
 FROM (
   SELECT *, rest_until_epoch IS NULL AND (running = 0 OR NOT ordered)
     AND (:most_running IS NULL
@@ -23,14 +24,12 @@ FROM (
       WHERE m.lane = state.lane AND m.status = 'pending' AND m.place IS NOT NULL
     ) AS ready
   FROM (
-    SELECT l.lane, l.user_id, l.project_id, l.depth + (given.value ->> 1) AS depth,
-      l.running + (given.value ->> 2) AS running,
-      coalesce(given.value ->> 4, l.ordered) AS ordered, coalesce(given.value ->> 5, l.min_idle_ms) AS min_idle_ms,
-      given.value ->> 4 IS NOT NULL AS served,
-      CASE WHEN given.value ->> 3 IS NOT NULL AND max(l.min_idle_ms, (given.value ->> 3) * l.ordered) > 0
-        THEN max(coalesce(l.rest_until_epoch, 0), :now + max(l.min_idle_ms, (given.value ->> 3) * l.ordered))
+    SELECT l.lane, l.user_id, l.project_id, l.depth + :depth AS depth, l.running + :running AS running,
+      coalesce(:ordered, l.ordered) AS ordered, coalesce(:min_idle_ms, l.min_idle_ms) AS min_idle_ms,
+      CASE WHEN max(l.min_idle_ms, :delay_ms * l.ordered) > 0
+        THEN max(coalesce(l.rest_until_epoch, 0), :now + max(l.min_idle_ms, :delay_ms * l.ordered))
         ELSE l.rest_until_epoch END AS rest_until_epoch
-    FROM json_each(:lanes) AS given CROSS JOIN lanes AS l ON l.lane = given.value ->> 0
+    FROM json_each(:lanes) AS given CROSS JOIN lanes AS l ON l.lane = given.value
   ) AS state
 ) AS new
 WHERE lanes.lane = new.lane
@@ -39,7 +38,7 @@ WHERE lanes.lane = new.lane
 -- Which labels these lanes have just got a turn for, and until when the first of them rests. One row: each row that
 -- comes back to Python costs a switch of threads.
 SELECT json_group_array(DISTINCT CASE WHEN turn = :turn THEN message_type END), min(rest_until_epoch)
-FROM json_each(:lanes) AS given CROSS JOIN lanes ON lanes.lane = given.value ->> 0
+FROM json_each(:lanes) AS given CROSS JOIN lanes ON lanes.lane = given.value
 
 -- name: lanes_of_tenants
 -- All lanes of the tenants that these lanes belong to.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from reverie.backends.moves import Move, Settled, Status
 from reverie.backends.sqlite.advance import lose
-from reverie.backends.sqlite.claim import identity
+from reverie.backends.sqlite.claim import claimed_together, identity
 from reverie.backends.sqlite.rows import load_statements, status_of
 from reverie.backends.sqlite.step import UNWRITABLE, to_json
 from reverie.backends.sqlite.submit import insert
@@ -33,13 +34,12 @@ STORED_STATUS = {
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     """End claims and give their lanes back."""
-    plain = [settlement for settlement in settlements if _is_plain(settlement)]
-    together = bool(plain) and _end_together(step, plain)
+    plain = [_is_plain(settlement) for settlement in settlements]
+    if not _end_together(step, list(compress(settlements, plain))):
+        plain = [False] * len(settlements)
     answers = [
-        Settled(key=settlement.claim.key, state="applied")
-        if together and _is_plain(settlement)
-        else _settle_one(step, settlement)
-        for settlement in settlements
+        Settled(key=settlement.claim.key, state="applied") if ended else _settle_one(step, settlement)
+        for settlement, ended in zip(settlements, plain, strict=True)
     ]
     step.finish()
     return answers
@@ -51,18 +51,27 @@ def _is_plain(settlement: Settlement) -> bool:
 
 
 def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
-    """End plain completions by one statement; False, and nothing has changed, if not all stand."""
+    """End plain completions, one statement for each claim; False, and nothing changed, if not all stand."""
     expires = step.now + step.limits.retention_ms
-    claims = to_json([identity(settlement.claim) for settlement in settlements])
+    rows: defaultdict[str, list[int]] = defaultdict(list)
+    lanes: Counter[int] = Counter()
+    for settlement in settlements:
+        row, lane = settlement.claim.handle
+        rows[claimed_together(settlement.claim)].append(row)
+        lanes[lane] += 1
+    changed = 0
     step.connection.execute("SAVEPOINT together")
-    step.connection.execute(SQL["end_claims"], {"now": step.now, "expires": expires, "claims": claims})
-    whole = step.connection.changes() == len(settlements)
+    for claimed, numbers in rows.items():
+        bindings = {"now": step.now, "expires": expires, "claimed": claimed, "rows": to_json(numbers)}
+        step.connection.execute(SQL["end_claims"], bindings)
+        changed += step.connection.changes()
+    whole = changed == len(settlements)
     if not whole:
         step.connection.execute("ROLLBACK TO together")
     step.connection.execute("RELEASE together")
     if whole:
         step.expect(expires)
-        for lane, count in Counter(settlement.claim.handle[1] for settlement in settlements).items():
+        for lane, count in lanes.items():
             change = step.lane(lane)
             change.release(0, count)
             change.depth -= count

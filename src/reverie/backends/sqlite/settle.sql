@@ -14,17 +14,13 @@ WHERE rowid = :row AND user_id = :user_id AND id = :id AND claim_id = :claim_id 
 RETURNING status, error_message
 
 -- name: end_claims
--- The same for completions that nothing follows from, without coming back to Python for each: `claims` is
--- [[rowid, user_id, id, claim_id], …]. If it has changed fewer rows than it was given, some are stale.
+-- The same for completions that nothing follows from, of messages that were claimed together, without coming back to
+-- Python for each. If it has changed fewer rows than it was given, some are stale.
 UPDATE pending_messages
 SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, processed_at_epoch = :now,
     expires_at_epoch = :expires, cancel_requested = 0, place = NULL,
     claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
-WHERE rowid IN (
-  SELECT m.rowid FROM json_each(:claims) AS given CROSS JOIN pending_messages AS m
-  WHERE m.rowid = given.value ->> 0 AND m.user_id = given.value ->> 1 AND m.id = given.value ->> 2
-    AND m.claim_id = given.value ->> 3 AND +m.status = 'processing'
-)
+WHERE rowid IN (SELECT value FROM json_each(:rows)) AND claim_id = :claimed || rowid AND +status = 'processing'
 
 -- name: postpone
 -- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place

@@ -6,7 +6,9 @@ The moves are in the files beside this one. Each notes which lanes it changes an
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +61,7 @@ class Counters:
     depth: int
 
 
-@dataclass(slots=True)
-class LaneChange:
+class LaneChange(msgspec.Struct):
     """What a step does to one lane."""
 
     depth: int = 0
@@ -97,7 +98,7 @@ class Step:
     def savepoint(self) -> Iterator[None]:
         """Let what happens inside hold whole or not at all."""
         lanes, ended, counters = self._lanes, self._ended, self._loaded
-        self._lanes, self._ended = {k: replace(v) for k, v in lanes.items()}, list(ended)
+        self._lanes, self._ended = {k: copy(v) for k, v in lanes.items()}, list(ended)
         self._loaded = None if counters is None else replace(counters)
         try:
             with self.connection:
@@ -111,11 +112,16 @@ class Step:
         """How many messages have not ended, as far as lanes were written."""
         return self._counters.depth
 
+    def know_counters(self, place: int, turn: int, depth: int) -> None:
+        """The counters as the file has them, from a statement that has read them on the way."""
+        if self._loaded is None:
+            self._loaded, self._stored = Counters(place, turn, depth), Counters(place, turn, depth)
+
     @property
     def _counters(self) -> Counters:
         if self._loaded is None:
-            self._loaded = Counters(*self.rows(SQL["read_counters"])[0])
-            self._stored = replace(self._loaded)
+            self.know_counters(*self.rows(SQL["read_counters"])[0])
+        assert self._loaded is not None
         return self._loaded
 
     def close(self) -> None:
@@ -197,19 +203,17 @@ class Step:
         self._lanes = {}
 
     def _write(self, turn: int, changes: dict[int, LaneChange], most_running: int | None) -> None:
-        lanes = [
-            (lane, c.depth, c.running, c.delay_ms, c.ordered, c.min_idle_ms) for lane, c in changes.items()
-        ]
-        bindings = {
-            "lanes": to_json(lanes),
-            "turn": turn,
-            "now": self.now,
-            "most_running": most_running,
-        }
         if self.limits.total.concurrency is not None:
             self.woken.update(label for (label,) in self.rows(SQL["ready"]))
-        self.rows(SQL["write_lanes"], bindings)
-        ((labels, rest_until),) = self.rows(SQL["look_at_lanes"], {"lanes": bindings["lanes"], "turn": turn})
+        alike: defaultdict[tuple[int | None, ...], list[int]] = defaultdict(list)
+        for lane, change in changes.items():
+            alike[msgspec.structs.astuple(change)].append(lane)
+        always = {"turn": turn, "now": self.now, "most_running": most_running}
+        for values, lanes in alike.items():
+            change_of_all = dict(zip(LaneChange.__struct_fields__, values, strict=True))
+            self.rows(SQL["write_lanes"], {**always, **change_of_all, "lanes": to_json(lanes)})
+        bindings = {"turn": turn, "lanes": to_json(list(changes))}
+        ((labels, rest_until),) = self.rows(SQL["look_at_lanes"], bindings)
         self.woken.update(label for label in decode_json(labels) if label is not None)
         self.expect(rest_until)
 
