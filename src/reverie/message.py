@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import random
 import re
+import time
 import uuid
 from datetime import datetime
 from enum import IntEnum
@@ -78,8 +81,12 @@ class Lane(NamedTuple):
 
 
 def new_item_id() -> str:
-    """Make a fresh id for a message."""
-    return str(uuid.uuid4())
+    """Make a fresh id for a message.
+
+    `uuid.uuid4` asks the kernel each time, which hands the interpreter to another thread. Two copies of one
+    machine would go on with the same numbers, so the time takes part.
+    """
+    return str(uuid.UUID(int=_random_bits(128) ^ time.time_ns(), version=4))
 
 
 def derived_id(*parts: object) -> str:
@@ -87,6 +94,9 @@ def derived_id(*parts: object) -> str:
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
 
 
+_RANDOM = random.Random()  # noqa: S311  ids must differ, they are no secrets
+_random_bits = _RANDOM.getrandbits
+os.register_at_fork(after_in_child=_RANDOM.seed)
 _NAMESPACE = uuid.UUID("6b1d7b0e-6a53-5c0e-9a55-8f2f5f6c7a10")
 
 

@@ -52,6 +52,7 @@ class Producer(LoopService):
         if request.wants and (claims := await self._queue.claim(request)):
             failpoint("after_claim")
             self._take(claims)
+            await asyncio.sleep(0.001)  # what was taken begins first; to claim more would delay it
             return
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:

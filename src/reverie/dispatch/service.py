@@ -78,8 +78,7 @@ class LoopService:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+                task.cancel()  # in the next pass of the loop; nothing has to wait for that
         for task in done:
             task.result()
 

@@ -1,17 +1,22 @@
 -- name: add_lanes
--- Followed by one (user_id, project_id, message_type, level) for each lane, and `add_lanes_end`.
-INSERT INTO lanes (user_id, project_id, message_type, level) VALUES
+-- Followed by one (user_id, project_id, message_type, level) for each lane, and `add_lanes_end`. Rows of NULL fill
+-- statements up: they say nothing.
+WITH given (user_id, project_id, message_type, level) AS (VALUES
 
 -- name: add_lanes_end
+)
+INSERT INTO lanes (user_id, project_id, message_type, level) SELECT * FROM given WHERE user_id IS NOT NULL
 ON CONFLICT (user_id, project_id, message_type) DO UPDATE SET level = excluded.level
 
 -- name: fill_lanes
 -- The same, and does at once what `write_lanes` would do later: each lane gets so many messages that are ready, and a
--- turn if it may be served. Followed by one (user_id, project_id, message_type, level, depth, turn, ready_at_epoch)
--- for each lane.
-INSERT INTO lanes (user_id, project_id, message_type, level, depth, turn, ready_at_epoch) VALUES
+-- turn if it may be served.
+WITH given (user_id, project_id, message_type, level, depth, turn, ready_at_epoch) AS (VALUES
 
 -- name: fill_lanes_end
+)
+INSERT INTO lanes (user_id, project_id, message_type, level, depth, turn, ready_at_epoch)
+SELECT * FROM given WHERE user_id IS NOT NULL
 ON CONFLICT (user_id, project_id, message_type) DO UPDATE
 SET level = excluded.level, depth = depth + excluded.depth,
     ready_at_epoch = CASE WHEN turn IS NULL THEN excluded.ready_at_epoch ELSE ready_at_epoch END,
