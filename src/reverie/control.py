@@ -12,7 +12,7 @@ from reverie.backends.control import (
     ResumeLabel,
     Selection,
 )
-from reverie.backends.moves import StatusQuery
+from reverie.backends.views import StatusQuery
 from reverie.bridge import Bridge, blocking
 from reverie.errors import InvalidSelectionError
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reverie.backends.control import ControlResult
-    from reverie.backends.moves import ItemStatus, LabelState, Page, Presence
+    from reverie.backends.moves import Presence
+    from reverie.backends.views import ItemStatus, LabelState, Page
     from reverie.runtime import Runtime
 
 __all__ = ["AsyncControl", "Control"]

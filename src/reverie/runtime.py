@@ -9,8 +9,8 @@ import msgspec
 
 from reverie.backends.control import CancelItems
 from reverie.backends.memory import MemoryBackend
-from reverie.backends.moves import StatusQuery
 from reverie.backends.sqlite import SqliteBackend
+from reverie.backends.views import StatusQuery
 from reverie.clock import SystemClock
 from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry

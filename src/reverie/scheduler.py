@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from reverie.backends.moves import StatusQuery
+from reverie.backends.views import StatusQuery
 from reverie.bridge import Bridge, blocking, run_here
 from reverie.capture.intake import add_message
 from reverie.control import AsyncControl, Control
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from reverie.backends.moves import ItemStatus, Submitted
+    from reverie.backends.moves import Submitted
+    from reverie.backends.views import ItemStatus
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.registry import Orchestrator

@@ -17,7 +17,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.moves import Status, StatusQuery
+from reverie.backends.moves import Status
+from reverie.backends.views import StatusQuery
 
 if TYPE_CHECKING:
     from reverie.message import Message

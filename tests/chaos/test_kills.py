@@ -14,7 +14,8 @@ import pytest
 
 from places import SHARED, Place
 from reverie import Message
-from reverie.backends.moves import Status, StatusQuery
+from reverie.backends.moves import Status
+from reverie.backends.views import StatusQuery
 from scale import SEED, evidence, scaled
 
 WORKERS = 2

@@ -15,9 +15,10 @@ import pytest
 
 from reverie.backends.control import Selection
 from reverie.backends.memory import MemoryBackend
-from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, StatusQuery, Want
+from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
 from reverie.backends.redis import RedisBackend
 from reverie.backends.sqlite import SqliteBackend
+from reverie.backends.views import StatusQuery
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock

@@ -8,7 +8,8 @@ import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems, ResumeLabel
-from reverie.backends.moves import Move, Settlement, Status, StatusQuery
+from reverie.backends.moves import Move, Settlement, Status
+from reverie.backends.views import StatusQuery
 from reverie.backends.wakeup import CANCELLED
 
 

@@ -30,9 +30,10 @@ from reverie.backends.control import (
     Selection,
 )
 from reverie.backends.memory import MemoryBackend
-from reverie.backends.moves import ClaimRequest, Move, Settlement, StatusQuery, Want
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
 from reverie.backends.redis import RedisBackend
 from reverie.backends.sqlite import SqliteBackend
+from reverie.backends.views import StatusQuery
 from reverie.clock import from_epoch_ms
 from reverie.errors import InvalidMessageError
 from reverie.message import Message

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
-from reverie.backends.moves import ClaimRequest, Move, Renewal, Settlement, Status, StatusQuery, Want
+from reverie.backends.moves import ClaimRequest, Move, Renewal, Settlement, Status, Want
+from reverie.backends.views import StatusQuery
 from reverie.clock import from_epoch_ms
 
 # -- submit ------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from reverie import Message, Remember
 from reverie.backends.memory import MemoryBackend
-from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, StatusQuery, Want
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, Want
+from reverie.backends.views import StatusQuery
 from reverie.dispatch.settler import Settler
 from reverie.memory.interface import Application, SearchQuery
 from reverie.memory.sqlite import SqliteMemoryStore

@@ -13,11 +13,12 @@ import pytest
 from redis import Redis
 
 from redis_bench import NOW, Bench, message, open_bench
-from reverie.backends.moves import Move, Renewal, Settlement, Status, StatusQuery
+from reverie.backends.moves import Move, Renewal, Settlement, Status
 from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
 from reverie.backends.redis.keys import GROUP, Keys, encode_id
 from reverie.backends.redis.library import LIBRARY
+from reverie.backends.views import StatusQuery
 from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
 from reverie.message import Lane

@@ -10,18 +10,10 @@ import pytest
 
 from redis_bench import NOW, Bench, message, open_bench
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems, ResumeLabel
-from reverie.backends.moves import (
-    ClaimRequest,
-    LevelRoom,
-    Move,
-    Presence,
-    QueueLimits,
-    ScopeLimits,
-    StatusQuery,
-    Want,
-)
+from reverie.backends.moves import ClaimRequest, LevelRoom, Move, Presence, QueueLimits, ScopeLimits, Want
 from reverie.backends.redis import keys
 from reverie.backends.redis.library import LIBRARY, MOVES, library_name, library_source
+from reverie.backends.views import StatusQuery
 from reverie.clock import from_epoch_ms
 from servers import valkey
 

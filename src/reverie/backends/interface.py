@@ -12,7 +12,7 @@ import msgspec
 from reverie.backends.shared import DEFAULT_RULES, LEASE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.moves import (
@@ -20,18 +20,16 @@ if TYPE_CHECKING:
         Advance,
         Claim,
         ClaimRequest,
-        LabelState,
-        Page,
         Presence,
         Renewal,
         Settled,
         Settlement,
-        StatusQuery,
     )
     from reverie.backends.shared import Grant, Rules, Signal
-    from reverie.message import Message
+    from reverie.backends.views import Attempt, LabelState, LaneState, Page, QueueHealth, StatusQuery
+    from reverie.message import Key, Message
 
-__all__ = ["Backend", "Capabilities", "Queue", "QueueViews", "SharedState"]
+__all__ = ["Backend", "Broadcast", "Capabilities", "Queue", "QueueViews", "SharedState"]
 
 
 class Queue(Protocol):
@@ -128,6 +126,38 @@ class QueueViews(Protocol):
         """The workers that are alive, by name."""
         ...
 
+    async def lanes(self, user_id: str) -> list[LaneState]:
+        """The lanes of a user that have work, by cube and label."""
+        ...
+
+    async def health(self) -> QueueHealth:
+        """How old the work is. It costs the same however much there is."""
+        ...
+
+    async def history(self, key: Key) -> list[Attempt]:
+        """The runs of a message so far, oldest first: as many as its status is kept, the last `MOST_KEPT`.
+
+        A completion is the message's last entry. What is unknown has no history.
+        """
+        ...
+
+
+class Broadcast(Protocol):
+    """Telling other processes of this queue something that nobody must rely on, such as events."""
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anyone outside of this process listens. Cheap; may lag by a second."""
+        ...
+
+    def say(self, news: bytes) -> None:
+        """Send a few kilobytes to all who listen. Never blocks, never fails; what is too much is lost."""
+        ...
+
+    def listen(self) -> AsyncGenerator[bytes]:
+        """What others say, from the first step of the generator on. Closing it ends the listening."""
+        ...
+
 
 class SharedState(Protocol):
     """What all workers share about a thing they call: a circuit breaker, and a limiter that learns.
@@ -179,6 +209,11 @@ class Backend(Protocol):
     @property
     def shared(self) -> SharedState:
         """What all workers share."""
+        ...
+
+    @property
+    def broadcast(self) -> Broadcast:
+        """What other processes hear at once."""
         ...
 
     @property

@@ -15,12 +15,9 @@ __all__ = [
     "Advance",
     "Claim",
     "ClaimRequest",
-    "ItemStatus",
-    "LabelState",
     "LevelRoom",
     "Lost",
     "Move",
-    "Page",
     "Presence",
     "QueueLimits",
     "Renewal",
@@ -28,7 +25,6 @@ __all__ = [
     "Settled",
     "Settlement",
     "Status",
-    "StatusQuery",
     "Submitted",
     "Want",
 ]
@@ -151,6 +147,10 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     lease_until: int
     handle: tuple[int, ...] = ()
     """What the backend itself wants to remember of it, to find it again quickly."""
+    submitted_at: int | None = None
+    """When it was accepted, in epoch milliseconds."""
+    waiting_since: int | None = None
+    """When it last came into the queue: accepted, come due, put back. In epoch milliseconds."""
 
     @property
     def key(self) -> Key:
@@ -213,6 +213,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     effects: tuple[Effect, ...] = ()
     """Applied in the same step by a queue whose `applies_effects` is true; others must be given none."""
     follow_ups: tuple[Message, ...] = ()
+    exec_ms: float | None = None
+    """How long its handler took, if it ran; for events, not for the queue."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -240,65 +242,3 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """When to call again, in epoch milliseconds; None when nothing waits for time."""
     more: bool = False
     """Whether the limit was reached, so that there is more to do at once."""
-
-
-class StatusQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items to look at: one, those of a business task, all of a user, or dead letters of anyone."""
-
-    user_id: str | None = None
-    """None only together with `dead`."""
-    item_id: str | None = None
-    task_id: str | None = None
-    label: str | None = None
-    dead: bool = False
-    """Only dead letters: what has failed and is kept until someone decides about it."""
-    with_message: bool = False
-    """Also bring the message itself, where the backend still has it."""
-    limit: int = 1000
-    after: str | None = None
-    """Go on behind the page whose `next` this was."""
-
-
-class ItemStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one message stands. Times are epoch milliseconds."""
-
-    item_id: str
-    user_id: str
-    mem_cube_id: str
-    task_type: str
-    """Its label."""
-    status: Status
-    submitted_at: int
-    task_id: str | None = None
-    started_at: int | None = None
-    ended_at: int | None = None
-    error: str | None = None
-    attempts: int = 0
-    losses: int = 0
-    message: Message | None = None
-
-
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a query, oldest first."""
-
-    rows: list[ItemStatus]
-    next: str | None = None
-    """Where to go on, if there were more than the limit."""
-
-    @property
-    def truncated(self) -> bool:
-        """Whether there were more than the limit."""
-        return self.next is not None
-
-
-class LabelState(msgspec.Struct, frozen=True, kw_only=True):
-    """How the work of one label stands."""
-
-    label: str
-    waiting: int
-    """Delayed ones included."""
-    in_progress: int
-    handled: bool
-    """Whether a live worker handles it."""
-    paused: str | None = None
-    """Why nothing of it is claimed, if someone has paused it."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from reverie.backends.moves import ItemStatus, LabelState, Page, Status
+from reverie.backends.moves import Status
+from reverie.backends.views import ItemStatus, LabelState, Page
 
 if TYPE_CHECKING:
     from reverie.backends.memory.state import Item, State
-    from reverie.backends.moves import Presence, StatusQuery
+    from reverie.backends.moves import Presence
+    from reverie.backends.views import StatusQuery
 
 __all__ = ["MemoryViews"]
 

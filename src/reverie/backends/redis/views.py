@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from reverie.backends.moves import ItemStatus, LabelState, Page, Presence, Status
+from reverie.backends.moves import Presence, Status
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import decode_id, encode_id
+from reverie.backends.views import ItemStatus, LabelState, Page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.backends.moves import StatusQuery
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
+    from reverie.backends.views import StatusQuery
     from reverie.message import Message
 
 __all__ = ["RedisViews", "TaskMeta"]

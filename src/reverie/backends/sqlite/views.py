@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reverie.backends.moves import ItemStatus, LabelState, Page, Presence
+from reverie.backends.moves import Presence
 from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
+from reverie.backends.views import ItemStatus, LabelState, Page
 
 if TYPE_CHECKING:
     import apsw
 
-    from reverie.backends.moves import StatusQuery
+    from reverie.backends.views import StatusQuery
     from reverie.clock import Clock
     from reverie.storage.sqlite import Database
 
