@@ -22,7 +22,15 @@ from reverie.handlers import BUILTIN
 from reverie.memory.interface import Application
 from reverie.memory.sqlite.store import SqliteMemoryStore, apply_effects
 from reverie.message import check_batch, check_message
+from reverie.observe.bus import EventBus
+from reverie.observe.event_log import log_events
 from reverie.observe.finishes import Finishes
+from reverie.observe.metrics import Metrics
+from reverie.observe.recorder import Recorder
+from reverie.observe.sampler import DepthSampler
+from reverie.observe.tracing import current_trace_id
+from reverie.observe.watcher import AlertWatcher
+from reverie.observe.webhook import Webhook
 from reverie.settings import environment_of
 from reverie.storage.sqlite import Database
 
@@ -31,7 +39,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Accepted
+    from reverie.backends.moves import Accepted, Submitted
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.settings import LabelSettings
@@ -40,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Runtime"]
 
+WATCH_GRACE_S = 5.0
+"""A look at the rules may take so long when the process stops."""
 SCHEMES = ["sqlite:///", "redis://", "rediss://", "unix://", "memory://"]
 
 
@@ -63,8 +73,25 @@ class Runtime:
             self.registry.add(label, function)
         self.limits = settings.limits.for_messages()
         self.finishes = Finishes()
+        self.bus = EventBus(self.backend.broadcast)
+        self.recorder = Recorder(self.bus, self.clock, round(settings.worker.lease_s * 1000))
+        if settings.events.log:
+            self.bus.subscribe(log_events)
+        self.metrics: Metrics | None = None
         self._middleware: list[Middleware] = []
         self.worker = self._new_worker()
+        self.sampler = DepthSampler(
+            self.backend, self.clock, every_s=settings.events.sample_s, keep=settings.events.samples_kept
+        )
+        self._webhook = Webhook(settings.alerts) if settings.alerts.webhook_url else None
+        self.watcher = AlertWatcher(
+            self.backend,
+            self.clock,
+            settings.alerts,
+            self.bus,
+            services=lambda: (*self.worker.services, self.sampler),
+            webhook=self._webhook,
+        )
         self._supervisor: Supervisor | None = None
 
     def register(
@@ -90,8 +117,19 @@ class Runtime:
         for message in messages:
             check_message(message, self.limits)
         check_batch(messages)
-        level = self.registry.orchestrator.level
-        return [msgspec.structs.replace(message, level=level(message.label)) for message in messages]
+        level, trace_id = self.registry.orchestrator.level, current_trace_id.get()
+        return [
+            msgspec.structs.replace(
+                message, level=level(message.label), trace_id=message.trace_id or trace_id
+            )
+            for message in messages
+        ]
+
+    def accepted(self, messages: Sequence[Message], answers: Sequence[Submitted]) -> None:
+        """The queue has answered a submit so: whoever listens hears of what is new."""
+        if self.recorder.active:
+            new = [m for m, a in zip(messages, answers, strict=True) if a.status == "accepted"]
+            self.recorder.enqueued(new)
 
     @property
     def takes_from_threads(self) -> bool:
@@ -126,8 +164,21 @@ class Runtime:
         lost = [row.message for row in rows if row.message is not None and row.losses]
         await self.store.apply([Application(message=message, close=True) for message in lost])
 
+    async def watch(self) -> None:
+        """Sample how much waits, and watch the rules of the alerts, until `stop`. Idempotent."""
+        await self.open()
+        await self.sampler.start()
+        await self.watcher.start()
+
+    def measure(self) -> Metrics:
+        """The metrics of this process, which are counted from the first call on."""
+        if self.metrics is None:
+            self.metrics = Metrics(self.bus, self.settings.events.metric_labels)
+        return self.metrics
+
     async def start(self) -> None:
-        """Run the worker, here or in processes of its own. Idempotent."""
+        """Run the worker, here or in processes of its own, and watch. Idempotent."""
+        await self.watch()
         if self.settings.scheduler_startup_mode == "thread" or self.runs_here:
             await self.open()
             await self.worker.start()
@@ -143,6 +194,8 @@ class Runtime:
     async def stop(self) -> None:
         """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
         supervisor, self._supervisor = self._supervisor, None
+        await self.watcher.stop(WATCH_GRACE_S)
+        await self.sampler.stop(WATCH_GRACE_S)
         if supervisor is not None:
             await supervisor.stop(self.settings.worker.grace_s)
         await self.worker.stop(self.settings.worker.grace_s)
@@ -178,6 +231,7 @@ class Runtime:
                 level_of=self.registry.orchestrator.level,
                 on_bug=BugAlerts(self.clock, settings.bug_alert_s),
             ),
+            recorder=self.recorder,
             on_settled=self.finishes.announce,
         )
 

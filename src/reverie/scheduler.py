@@ -18,7 +18,8 @@ from reverie.errors import UnknownItemError, WaitTimeoutError
 from reverie.failpoints import failpoint
 from reverie.memory.interface import SearchQuery
 from reverie.message import Key, Message, content_text, new_item_id
-from reverie.observe.status import business_status
+from reverie.observation import AsyncObservation, Observation
+from reverie.observe.status import ALL_ITEMS
 from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
 
@@ -43,8 +44,6 @@ Inner = TypeVar("Inner")
 F = TypeVar("F", bound="Callable[..., Any] | str")
 M = TypeVar("M", bound="Middleware")
 
-ALL_ITEMS = 10_000_000
-"""More items than a queue may hold: a status that leaves some out would not be true."""
 POLL_S = 0.5
 """How often `wait` looks again when another process does the work; this process's own is heard at once."""
 
@@ -153,6 +152,7 @@ class AsyncScheduler(_Handlers):
         self.runtime = Runtime(settings, clock)
         self.memory = AsyncMemory(self)
         self.control = AsyncControl(self.runtime)
+        self.observe = AsyncObservation(self.runtime)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -218,6 +218,7 @@ class AsyncScheduler(_Handlers):
         failpoint("before_accept")
         accepted = await self.runtime.backend.queue.submit(prepared)
         failpoint("after_accept")
+        self.runtime.accepted(prepared, accepted.answers)
         return accepted.answers
 
     async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
@@ -258,17 +259,11 @@ class AsyncScheduler(_Handlers):
     ) -> dict[str, Any] | None:
         """How a business task stands, over all its items; None if nobody knows it."""
         await self.open()
-        query = StatusQuery(user_id=user_id, task_id=business_task_id, limit=ALL_ITEMS)
-        rows = (await self.runtime.backend.views.read(query)).rows
-        if not rows:
-            return None
-        status = business_status(row.status for row in rows)
-        return {
-            "status": str(status),
-            "business_task_id": business_task_id,
-            "item_count": len(rows),
-            "item_statuses": {row.item_id: str(row.status) for row in rows},
-        }
+        return await self.observe.tasks.get_task_status_by_business_id(business_task_id, user_id)
+
+    async def start_background_monitor(self) -> None:
+        """Sample how much waits and watch the alerts, without running a worker. Idempotent."""
+        await self.runtime.watch()
 
 
 class AsyncMemory:
@@ -327,6 +322,7 @@ class _DirectScheduler(AsyncScheduler):
         failpoint("before_accept")
         accepted = self.runtime.submit_from_thread(prepared)
         failpoint("after_accept")
+        self.runtime.accepted(prepared, accepted.answers)
         return accepted.answers
 
 
@@ -363,6 +359,7 @@ class Scheduler(_Handlers):
         self._direct = _DirectScheduler(self.runtime) if self._submits_directly else None
         self.memory = Memory(self._inner.memory, self._bridge, self._direct)
         self.control = Control(self._inner.control, self._bridge)
+        self.observe = Observation(self._inner.observe, self._bridge)
 
     def __enter__(self) -> Self:
         self.start()
@@ -404,6 +401,7 @@ class Scheduler(_Handlers):
     status = blocking(AsyncScheduler.status)
     wait = blocking(AsyncScheduler.wait)
     get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
+    start_background_monitor = blocking(AsyncScheduler.start_background_monitor)
 
     @property
     def memos_message_queue(self) -> Scheduler:

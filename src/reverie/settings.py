@@ -22,6 +22,7 @@ from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.errors import InvalidSettingError
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
+from reverie.observe.settings import AlertSettings, EventSettings
 
 __all__ = [
     "LimitSettings",
@@ -80,6 +81,8 @@ class Settings(BaseSettings):
     server: ServerSettings = Field(default_factory=ServerSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    events: EventSettings = Field(default_factory=EventSettings)
+    alerts: AlertSettings = Field(default_factory=AlertSettings)
     labels: dict[str, LabelSettings] = Field(
         default_factory=dict, description="how the messages of a label are run"
     )

@@ -74,8 +74,8 @@ def disk() -> Iterator[Disk]:
 @pytest.fixture
 def new_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
     """Builds a bench; the arguments are those of `Database`. Services that fail pause only briefly."""
-    monkeypatch.setattr("reverie.dispatch.service.RESTART_DELAYS_S", (0.01, 0.01, 0.01))
-    monkeypatch.setattr("reverie.dispatch.service.BREAKER_PAUSE_S", 0.01)
+    monkeypatch.setattr("reverie.service.RESTART_DELAYS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("reverie.service.BREAKER_PAUSE_S", 0.01)
     benches: list[Bench] = []
 
     def build(path: Path = tmp_path / "reverie.db", **options: Any) -> Bench:

@@ -183,6 +183,10 @@ class SharedState(Protocol):
         """
         ...
 
+    async def open_breakers(self) -> dict[str, int]:
+        """The keys whose breaker is not closed, and from when on a probe may try; a thousand at most."""
+        ...
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between backends."""

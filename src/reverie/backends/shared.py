@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import secrets
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     Step = Callable[["State", int], tuple["State", "Grant"]]
     """From a state and the time to the next state and an answer."""
@@ -36,11 +37,14 @@ __all__ = [
     "State",
     "acquire",
     "is_blank",
+    "opened",
     "report",
 ]
 
 LEASE_MS = 60_000
 """How long a permit holds unless someone says otherwise; default a minute."""
+MOST_LISTED = 1000
+"""How many open breakers are listed at most."""
 PROBE = "probe-"
 """How the permit of a probe begins: it is known for one even when its lease is over."""
 
@@ -227,6 +231,16 @@ class SharedMachine:
     async def _move(self, key: str, step: Step) -> Grant:
         """Read the state of a key, take the step, keep what comes of it: in one atomic step."""
         raise NotImplementedError
+
+
+def opened(states: Iterable[tuple[str, State]], now: int) -> dict[str, int]:
+    """The keys whose breaker is not closed, and from when on a probe may try; at most `MOST_LISTED`."""
+    found = (
+        (key, state.open_until)
+        for key, state in states
+        if state.open_until is not None and state.forget_at > now
+    )
+    return dict(islice(found, MOST_LISTED))
 
 
 def is_blank(state: State) -> bool:

@@ -6,12 +6,13 @@ import asyncio
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reverie.clock import to_epoch_ms
 from reverie.dispatch.answers import TIMED_OUT, Failed, concerns_all, read_answer, read_batch_answer
 from reverie.failpoints import failpoint
+from reverie.observe.tracing import current_trace_id
 from reverie.outcome import Bury, Cancel, Retry, Snooze
 from reverie.threads import ThreadPool
 
@@ -38,6 +39,8 @@ class Batch:
     batch_id: int
     handler: Handler
     claims: Sequence[Claim]
+    seconds: dict[Key, float] = field(default_factory=dict, compare=False)
+    """How long the handler took for each message that it was called for; a batch's call counts for all."""
 
     @property
     def label(self) -> str:
@@ -179,6 +182,8 @@ class _Call:
     def __init__(self, batch: Batch, context: Context, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._handler = batch.handler
+        self._seconds = batch.seconds
+        self._began = 0.0
         self._messages = [claim.message for claim in batch.claims]
         self._claims = tuple(batch.claims)
         self._context = context
@@ -294,6 +299,8 @@ class _Call:
         messages = [self._messages[index] for index in indexes]
         self._set_time(indexes)
         self._current = indexes
+        traces = {message.trace_id for message in messages}
+        current_trace_id.set(traces.pop() if len(traces) == 1 else None)
         first: Message | list[Message] = messages if self._handler.is_batch else messages[0]
         if not self._handler.wants_context:
             return (first,)
@@ -309,7 +316,8 @@ class _Call:
             left = (first - desk.clock.now()) / 1000
             if left < seconds:
                 seconds, self._deadline = max(0.0, left), first
-        self.ends = time.monotonic() + seconds
+        self._began = time.monotonic()
+        self.ends = self._began + seconds
 
     @property
     def too_late(self) -> dict[int, Outcome]:
@@ -336,7 +344,10 @@ class _Call:
             outcomes = read_batch_answer([self._messages[index] for index in indexes], answer)
         else:
             outcomes = [read_answer(answer)]
-        self.outcomes.update(zip(indexes, outcomes, strict=True))
+        took = time.monotonic() - self._began
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            self.outcomes[index] = outcome
+            self._seconds[self._claims[index].key] = took
 
 
 def _next(plan: Generator[tuple[Any, ...], Any, None], answer: Any) -> tuple[Any, ...] | None:

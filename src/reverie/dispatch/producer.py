@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from reverie.dispatch.service import LoopService
 from reverie.failpoints import failpoint
+from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.moves import Move, Settlement
-from reverie.dispatch.service import LoopService
 from reverie.errors import ReverieError
 from reverie.failpoints import failpoint
 from reverie.logs import get_logger
 from reverie.memory.interface import Application
+from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,9 +49,9 @@ class Settler(LoopService):
         self,
         backend: Backend,
         store: EffectStore,
-        on_settled: Callable[[Sequence[Settlement]], None],
+        on_settled: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
     ) -> None:
-        """Settle on `backend`; `on_settled` hears of every settlement that need not be tried again."""
+        """Settle on `backend`; `on_settled` hears of settlements that took hold, and of those too late to."""
         super().__init__()
         self._queue = backend.queue
         self._store = None if backend.capabilities.applies_effects else store
@@ -114,15 +114,17 @@ class Settler(LoopService):
             failpoint("between_effects_and_settle")
         answers = await self._queue.settle(group)
         failpoint("after_settle")
-        settled = []
+        applied, stale = [], []
         for settlement, answer in zip(group, answers, strict=True):
             if answer.state == "rejected":
                 self._bury(settlement, f"{REFUSED_BY_QUEUE}: {answer.error}")
                 continue
             if answer.state == "stale":
                 log.warning("settlement.stale", user_id=answer.key.user_id, item_id=answer.key.item_id)
-            settled.append(settlement)
-        self._on_settled(settled)
+                stale.append(settlement)
+            else:
+                applied.append(settlement)
+        self._on_settled(applied, stale)
         for settlement, error in rejected:
             self._bury(settlement, f"{REFUSED_BY_STORE}: {error}")
 

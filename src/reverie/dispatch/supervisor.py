@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from reverie.dispatch.child_process import ChildProcess, describe_exit
-from reverie.dispatch.service import restart_pause
 from reverie.logs import get_logger
+from reverie.service import restart_pause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.dispatch.service import LoopService
 from reverie.memory.interface import Application
+from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
     from reverie.memory.interface import EffectStore
-    from reverie.message import Key
+    from reverie.message import Message
 
 __all__ = ["Timekeeper"]
 
@@ -26,7 +26,7 @@ class Timekeeper(LoopService):
     name = "timekeeper"
 
     def __init__(
-        self, backend: Backend, store: EffectStore, on_ended: Callable[[Sequence[Key]], None]
+        self, backend: Backend, store: EffectStore, on_ended: Callable[[Sequence[Message]], None]
     ) -> None:
         """`on_ended` hears of messages that time itself has ended."""
         super().__init__()
@@ -41,7 +41,7 @@ class Timekeeper(LoopService):
         if done.ended and self._store is not None:
             # Two databases: a late answer of a worker that lost the message must find it closed.
             await self._store.apply([Application(message=message, close=True) for message in done.ended])
-        self._on_ended([message.key for message in done.ended])
+        self._on_ended(done.ended)
         return done.more
 
     async def _turn(self) -> None:

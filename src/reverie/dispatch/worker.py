@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from reverie.dispatch.settings import WorkerSettings
     from reverie.dispatch.settlements import SettlementPolicy
     from reverie.memory.interface import EffectStore
-    from reverie.message import Key
+    from reverie.message import Key, Message
+    from reverie.observe.recorder import Recorder
+    from reverie.service import LoopService
 
 __all__ = ["Worker"]
 
@@ -56,6 +59,7 @@ class Worker:
         settings: WorkerSettings,
         clock: Clock,
         middleware: Sequence[Middleware] = (),
+        recorder: Recorder,
         on_settled: Callable[[Sequence[Key]], None] = lambda _: None,
     ) -> None:
         """Nothing runs until `start`; `on_settled` hears of every message that something has happened to.
@@ -69,6 +73,9 @@ class Worker:
         self._settings = settings
         self._clock = clock
         self._announce = on_settled
+        self._recorder = recorder
+        self._took: dict[tuple[Key, str], float] = {}
+        """How long handlers took for what is not settled yet; kept while someone listens."""
         self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[tuple[Key, str], Claim] = {}
@@ -90,7 +97,7 @@ class Worker:
         self.use(middleware)
         self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
         self._settler = Settler(backend, store, self._settled)
-        self._timekeeper = Timekeeper(backend, store, self._announce)
+        self._timekeeper = Timekeeper(backend, store, self._ended)
         self._renewer = Renewer(
             backend.queue,
             lambda: list(self._held.values()),
@@ -100,6 +107,11 @@ class Worker:
             every_s=settings.renew_s,
         )
         self._canceller = Canceller(backend.queue, self._renewer)
+
+    @property
+    def services(self) -> tuple[LoopService, ...]:
+        """The duties it consists of, as far as they are loops."""
+        return (self._producer, self._settler, self._timekeeper, self._canceller)
 
     async def start(self) -> None:
         """See `Service.start`."""
@@ -162,6 +174,8 @@ class Worker:
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Begin to run what was claimed."""
+        if self._recorder.active:
+            self._recorder.dequeued(claims, self.name)
         by_label: dict[str, list[Claim]] = {}
         for claim in claims:
             self._held[claim.key, claim.claim_id] = claim
@@ -211,15 +225,26 @@ class Worker:
 
     async def _run(self, batch: Batch) -> None:
         outcomes: Outcomes = [None] * len(batch.claims)  # handed back, should anything go wrong
+        began = time.monotonic()
+        if self._recorder.active:
+            self._recorder.started(batch.claims, self.name)
         try:
             outcomes = await read_outcomes(batch, self._chain)
         finally:
+            if self._recorder.active:
+                self._note_times(batch, outcomes, time.monotonic() - began)
             self._settler.put(self._policy.settlements(batch, outcomes))
             self._slots.give_back(batch.label)
             del self._batches[batch.batch_id]
             if batch is self._dangerous:
                 self._dangerous = None
             self._producer.room()
+
+    def _note_times(self, batch: Batch, outcomes: Outcomes, seconds: float) -> None:
+        """How long each message took; where its executor does not say, as long as the whole batch."""
+        for claim, outcome in zip(batch.claims, outcomes, strict=True):
+            if outcome is not None:
+                self._took[claim.key, claim.claim_id] = batch.seconds.get(claim.key, seconds)
 
     async def _execute(self, batch: Batch) -> Outcomes:
         return await self._executor.run(batch, self._context(batch.handler), batch.handler.timeout_s)
@@ -262,10 +287,19 @@ class Worker:
         self._cancelled.update(key for key in keys if key in held)
         self._executor.cancel(self._cancelled)
 
-    def _settled(self, settlements: Sequence[Settlement]) -> None:
+    def _ended(self, messages: Sequence[Message]) -> None:
+        if messages and self._recorder.active:
+            self._recorder.ended(messages)
+        self._announce([message.key for message in messages])
+
+    def _settled(self, applied: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        if self._recorder.active:
+            self._recorder.finished(applied, self.name, self._took)
+        settlements = [*applied, *stale]
         for settlement in settlements:
             self._held.pop((settlement.claim.key, settlement.claim.claim_id), None)
             self._cancelled.discard(settlement.claim.key)
+            self._took.pop((settlement.claim.key, settlement.claim.claim_id), None)
         self._announce([settlement.claim.key for settlement in settlements])
         self._begin_dangerous()
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reverie.message import Key
 
@@ -18,24 +18,37 @@ class Finishes:
     """Tells those who watch a message that something has happened to it. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._watched: dict[Key, set[asyncio.Event]] = {}
+        self._watched: dict[Key | str, set[asyncio.Event]] = {}
+        """By the key of a message, or by the id of a user."""
 
     def announce(self, keys: Iterable[Key]) -> None:
         """Wake whoever watches one of these."""
-        for key in keys:
-            for event in self._watched.get(key, ()):
-                event.set()
+        if self._watched:
+            for key in keys:
+                for event in (*self._watched.get(key, ()), *self._watched.get(key.user_id, ())):
+                    event.set()
 
     @contextmanager
     def watch(self, keys: Iterable[Key]) -> Iterator[asyncio.Event]:
         """While this is open, its event is set whenever one of these is settled here."""
-        event, keys = asyncio.Event(), list(keys)
-        for key in keys:
-            self._watched.setdefault(key, set()).add(event)
+        with self._watch(list(keys)) as event:
+            yield event
+
+    @contextmanager
+    def watch_user(self, user_id: str) -> Iterator[asyncio.Event]:
+        """The same for all messages of a user."""
+        with self._watch([user_id]) as event:
+            yield event
+
+    @contextmanager
+    def _watch(self, names: Sequence[Key | str]) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        for name in names:
+            self._watched.setdefault(name, set()).add(event)
         try:
             yield event
         finally:
-            for key in keys:
-                self._watched[key].discard(event)
-                if not self._watched[key]:
-                    del self._watched[key]
+            for name in names:
+                self._watched[name].discard(event)
+                if not self._watched[name]:
+                    del self._watched[name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from reverie.backends.shared import Grant, SharedMachine, State, is_blank
+from reverie.backends.shared import Grant, SharedMachine, State, is_blank, opened
 
 if TYPE_CHECKING:
     from reverie.backends.shared import Step
@@ -32,3 +32,8 @@ class MemorySharedState(SharedMachine):
             if not is_blank(state):
                 self._states[key] = state
             return grant
+
+    async def open_breakers(self) -> dict[str, int]:
+        """See `SharedState.open_breakers`."""
+        with self._lock:
+            return opened(self._states.items(), self._clock.now())

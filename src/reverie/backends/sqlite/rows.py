@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from reverie.backends.moves import Status
+from reverie.backends.states import STORED_AS
 from reverie.clock import from_epoch_ms
 from reverie.message import Message
 from reverie.storage.queries import load_queries
@@ -23,12 +24,7 @@ MESSAGE_COLUMNS = (
 )
 """What `message_from_row` takes, in this order; statements name it `message_columns`."""
 
-STATUS = {
-    "pending": Status.WAITING,
-    "processing": Status.IN_PROGRESS,
-    "completed": Status.COMPLETED,
-    "failed": Status.FAILED,
-}
+STATUS = {stored: status for status, stored in STORED_AS.items() if status is not Status.CANCELLED}
 
 
 class _Rare(msgspec.Struct, omit_defaults=True):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reverie.backends.shared import Grant, SharedMachine, State, is_blank
+from reverie.backends.shared import Grant, SharedMachine, State, is_blank, opened
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -46,3 +46,12 @@ class SqliteSharedState(SharedMachine):
             return grant
 
         return await self._database.write(job)
+
+    async def open_breakers(self) -> dict[str, int]:
+        """See `SharedState.open_breakers`."""
+
+        def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
+            return connection.execute(SQL["all_states"]).fetchall()
+
+        rows = await self._database.read(job)
+        return opened(((key, _decode(text)) for key, text in rows), self._clock.now())

@@ -13,3 +13,6 @@ DELETE FROM shared_state WHERE key = :key
 DELETE FROM shared_state WHERE key IN (
   SELECT key FROM shared_state WHERE forget_at_epoch <= :now ORDER BY forget_at_epoch LIMIT 100
 )
+
+-- name: all_states
+SELECT key, state FROM shared_state ORDER BY key LIMIT 10000

@@ -11,12 +11,14 @@ from reverie.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["LoopService", "Service", "restart_pause"]
+__all__ = ["BREAKER_AFTER", "LoopService", "Service", "restart_pause"]
 
 log = get_logger(__name__)
 
 RESTART_DELAYS_S = (1.0, 2.0, 4.0)
 """A loop that fails is started again after these pauses."""
+BREAKER_AFTER = len(RESTART_DELAYS_S)
+"""So many failures in a row open the breaker."""
 BREAKER_PAUSE_S = 30.0
 """After three restarts that failed it is tried this rarely, until it succeeds."""
 

@@ -1,0 +1,200 @@
+"""The bus: from those who see events happen to those who want to hear of them, in batches.
+
+Nobody who publishes ever waits for one who listens. A listener that does not keep up loses the oldest events,
+and can see how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from contextlib import asynccontextmanager, suppress
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.logs import get_logger
+from reverie.observe.events import encode_events
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from reverie.backends.interface import Broadcast
+    from reverie.observe.events import Event
+
+__all__ = ["EventBus", "Subscription", "Wanted"]
+
+log = get_logger(__name__)
+
+GATHER_S = 0.05
+"""After a delivery, a listener is left alone for so long: what happens meanwhile comes as one batch."""
+MOST_WAITING = 100_000
+"""So many events wait for a listener at most; older ones are dropped and counted."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events a listener wants: all that fit everything that is given."""
+
+    events: frozenset[str] | None = None
+    labels: frozenset[str] | None = None
+    user_id: str | None = None
+    item_id: str | None = None
+
+    def sift(self, events: list[Event]) -> list[Event]:
+        """Those of these events that are wanted."""
+        if self.events is None and self.labels is None and self.user_id is None and self.item_id is None:
+            return events
+        return [event for event in events if self._fits(event)]
+
+    def _fits(self, event: Event) -> bool:
+        return (
+            (self.events is None or event.event in self.events)
+            and (self.labels is None or event.label in self.labels)
+            and self.user_id in {None, event.user_id}
+            and self.item_id in {None, event.item_id}
+        )
+
+
+class Subscription:
+    """What waits for one listener. Safe from any thread."""
+
+    def __init__(self, wanted: Wanted, most_waiting: int, wake: Callable[[], None]) -> None:
+        self._wanted = wanted
+        self._most_waiting = most_waiting
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._batches: deque[list[Event]] = deque()
+        self._waiting = 0
+        self.dropped = 0
+        """How many events were lost so far because the listener did not keep up."""
+        self.closed = threading.Event()
+
+    def put(self, events: list[Event]) -> None:
+        """Let these wait."""
+        if not (events := self._wanted.sift(events)):
+            return
+        with self._lock:
+            self._batches.append(events)
+            self._waiting += len(events)
+            while self._waiting > self._most_waiting and len(self._batches) > 1:
+                lost = len(self._batches.popleft())
+                self._waiting -= lost
+                self.dropped += lost
+        self._wake()
+
+    def take(self) -> list[Event]:
+        """All that waits, oldest first."""
+        with self._lock:
+            batches, self._batches, self._waiting = self._batches, deque(), 0
+        return list(chain.from_iterable(batches))
+
+    def close(self) -> None:
+        """Hear no more. Idempotent."""
+        self.closed.set()
+        self._wake()
+
+
+class EventBus:
+    """Belongs to one process. Publishing costs nothing while nobody listens: look at `active` first."""
+
+    def __init__(self, broadcast: Broadcast) -> None:
+        """Listeners in other processes hear through `broadcast`."""
+        self._broadcast = broadcast
+        self._lock = threading.Lock()
+        self._subscriptions: tuple[Subscription, ...] = ()
+        self._outside: Subscription | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anyone listens."""
+        return bool(self._subscriptions) or self._broadcast.is_heard
+
+    def publish(self, events: list[Event]) -> None:
+        """Let all who listen hear of these. Never waits. Safe from any thread."""
+        if self._broadcast.is_heard is (self._outside is None):
+            self._follow_outside()
+        for subscription in self._subscriptions:
+            subscription.put(events)
+
+    def subscribe(
+        self,
+        listener: Callable[[list[Event]], object],
+        wanted: Wanted | None = None,
+        *,
+        most_waiting: int = MOST_WAITING,
+    ) -> Subscription:
+        """Have `listener` called with batches of events, on a thread of its own, until it is closed."""
+        news = threading.Event()
+        subscription = Subscription(wanted or Wanted(), most_waiting, news.set)
+
+        def deliver() -> None:
+            while not subscription.closed.is_set():
+                news.wait()
+                news.clear()
+                _call(listener, subscription.take())
+                subscription.closed.wait(GATHER_S)
+            self._remove(subscription)
+            _call(listener, subscription.take())
+
+        self._add(subscription)
+        threading.Thread(target=deliver, name="reverie-events", daemon=True).start()
+        return subscription
+
+    @asynccontextmanager
+    async def stream(self, wanted: Wanted | None = None) -> AsyncIterator[AsyncIterator[list[Event]]]:
+        """While this is open, batches of events, one after the other."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(news.set)
+
+        subscription = Subscription(wanted or Wanted(), MOST_WAITING, wake)
+        self._add(subscription)
+        try:
+            yield _batches(subscription, news)
+        finally:
+            self._remove(subscription)
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        for subscription in self._subscriptions:
+            self._remove(subscription)
+        self._outside = None
+
+    def _add(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions = (*self._subscriptions, subscription)
+
+    def _remove(self, subscription: Subscription) -> None:
+        with self._lock:
+            self._subscriptions = tuple(one for one in self._subscriptions if one is not subscription)
+        subscription.close()
+
+    def _follow_outside(self) -> None:
+        """Begin to tell other processes, or cease to."""
+        outside = self._outside
+        if outside is None:
+            self._outside = self.subscribe(lambda events: encode_events(events, self._broadcast.say))
+        else:
+            self._outside = None
+            self._remove(outside)
+
+
+async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIterator[list[Event]]:
+    while not subscription.closed.is_set():
+        await news.wait()
+        news.clear()
+        if batch := subscription.take():
+            yield batch
+            await asyncio.sleep(GATHER_S)
+
+
+def _call(listener: Callable[[list[Event]], object], events: list[Event]) -> None:
+    try:
+        if events:
+            listener(events)
+    except Exception:  # it must not cost itself the next
+        log.exception("event_listener.failed", listener=repr(listener))

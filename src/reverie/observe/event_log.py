@@ -1,0 +1,23 @@
+"""Events as lines of a log: one JSON object each, through the logger `reverie.events`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from reverie.observe.events import Event
+
+__all__ = ["log_events"]
+
+_log = logging.getLogger("reverie.events")
+_encode = msgspec.json.Encoder().encode
+
+
+def log_events(events: list[Event]) -> None:
+    """Write one line for each event."""
+    if _log.isEnabledFor(logging.INFO):
+        for event in events:
+            _log.info(_encode(event).decode())

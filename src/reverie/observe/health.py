@@ -1,0 +1,109 @@
+"""How the queue is: what waits, what runs, what has failed, how old it is, how fast it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from reverie.backends.interface import Backend
+    from reverie.backends.views import LabelState
+    from reverie.clock import Clock
+
+__all__ = ["Health", "LabelHealth", "Pace", "look"]
+
+PACE_MS = 60_000
+"""The throughput is that of about the last minute."""
+
+
+class LabelHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How one label stands."""
+
+    label: str
+    waiting: int
+    in_progress: int
+    failed: int
+    handled: bool
+    paused: str | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True, rename={"oldest_pending_age": "oldestPendingAge"}):
+    """The state of a queue at one moment. Ages are seconds, 0 if there is no such message."""
+
+    pending: int
+    """Messages that wait, delayed ones included."""
+    processing: int
+    failed: int
+    """Dead letters."""
+    oldest_pending_age: float
+    """Of those that could run now."""
+    oldest_processing_age: float
+    last_completed_age: float | None
+    """Since the last completion; None if there was none yet."""
+    throughput_per_s: float | None
+    """Completions per second over the last minute; None as long as only one look was taken."""
+    workers: int
+    labels: list[LabelHealth]
+    """Those that have work, dead letters or a pause."""
+    unhandled_labels: list[str]
+    """Labels whose work waits and that no live worker handles."""
+
+
+class Pace:
+    """How many were completed at which moment, over about a minute."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[int, int]] = []
+
+    def observe(self, now: int, completed_ever: int) -> float | None:
+        """Completions per second since the oldest look of the last minute."""
+        if self._seen and (now < self._seen[-1][0] or completed_ever < self._seen[-1][1]):
+            self._seen.clear()  # the clock or the queue was set back
+        self._seen = [(at, count) for at, count in self._seen if now - at <= PACE_MS]
+        self._seen.append((now, completed_ever))
+        at, count = self._seen[0]
+        return (completed_ever - count) / ((now - at) / 1000) if now > at else None
+
+
+async def look(backend: Backend, clock: Clock, pace: Pace | None = None) -> Health:
+    """Look at a queue now."""
+    labels, ages, workers = (
+        await backend.views.labels(),
+        await backend.views.health(),
+        await backend.views.workers(),
+    )
+    now = clock.now()
+
+    def age(moment: int | None) -> float:
+        return 0.0 if moment is None else max(0.0, (now - moment) / 1000)
+
+    completed_ever = sum(state.completed_ever for state in labels)
+    last = ages.last_completed_at
+    return Health(
+        pending=sum(state.waiting for state in labels),
+        processing=sum(state.in_progress for state in labels),
+        failed=sum(state.failed for state in labels),
+        oldest_pending_age=age(ages.oldest_waiting_at),
+        oldest_processing_age=age(ages.oldest_in_progress_at),
+        last_completed_age=None if last is None else age(last),
+        throughput_per_s=None if pace is None else pace.observe(now, completed_ever),
+        workers=len(workers),
+        labels=[
+            _label(state)
+            for state in labels
+            if state.waiting or state.in_progress or state.failed or state.paused
+        ],
+        unhandled_labels=[state.label for state in labels if state.waiting and not state.handled],
+    )
+
+
+def _label(state: LabelState) -> LabelHealth:
+    return LabelHealth(
+        label=state.label,
+        waiting=state.waiting,
+        in_progress=state.in_progress,
+        failed=state.failed,
+        handled=state.handled,
+        paused=state.paused,
+    )

@@ -1,0 +1,169 @@
+"""Metrics in the format of Prometheus. Their labels are bounded: a user never stands in one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from reverie.observe.bus import Wanted
+from reverie.observe.events import EventName
+from reverie.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from reverie.backends.views import LabelState
+    from reverie.observe.bus import EventBus
+    from reverie.observe.events import Event
+    from reverie.observe.health import Health
+    from reverie.observe.rules import Alert
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BOUNDS_MS = (
+    1,
+    2.5,
+    5,
+    10,
+    25,
+    50,
+    100,
+    250,
+    500,
+    1000,
+    2500,
+    5000,
+    10_000,
+    30_000,
+    60_000,
+    300_000,
+    3_600_000,
+)
+OTHER = "other"
+"""Stands for all labels beyond the first `metric_labels`."""
+
+
+class Metrics:
+    """Counts durations as events tell them, and shows them together with how the queue stands."""
+
+    def __init__(self, bus: EventBus, most_labels: int) -> None:
+        """Listens from now on, until the bus is closed."""
+        self._most_labels = most_labels
+        self._known: dict[str, str] = {}
+        self._waits = _Durations("reverie_queue_wait_seconds", "From coming into the queue to the claim.")
+        self._runs = _Durations("reverie_exec_seconds", "How long handlers took.")
+        self._subscription = bus.subscribe(self._hear, Wanted(events=frozenset({EventName.FINISH})))
+
+    def render(self, labels: list[LabelState], health: Health, alerts: Iterable[Alert]) -> bytes:
+        """All of it, as a scraper reads it."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector([*self._queue(labels), *_state(health, alerts), *self._own()]))
+        return generate_latest(registry)
+
+    def _hear(self, events: list[Event]) -> None:
+        for event in events:
+            label = self._name(event.label)
+            if event.queue_wait_ms is not None:
+                self._waits.observe(label, event.queue_wait_ms)
+            if event.exec_duration_ms is not None:
+                self._runs.observe(label, event.exec_duration_ms)
+
+    def _name(self, label: str) -> str:
+        """The label, or `other` if there are too many."""
+        if label not in self._known and len(self._known) < self._most_labels:
+            self._known[label] = label
+        return self._known.get(label, OTHER)
+
+    def _queue(self, labels: list[LabelState]) -> Iterator[Metric]:
+        messages = GaugeMetricFamily("reverie_messages", "Messages by status.", labels=["label", "status"])
+        completed = CounterMetricFamily("reverie_completed", "Messages completed so far.", labels=["label"])
+        failed = CounterMetricFamily(
+            "reverie_failed", "Messages that failed for good so far.", labels=["label"]
+        )
+        counts: dict[tuple[str, str], int] = {}
+        ever: dict[str, tuple[int, int]] = {}
+        for state in labels:
+            name = self._name(state.label)
+            for status in ("waiting", "in_progress", "completed", "failed", "cancelled"):
+                counts[name, status] = counts.get((name, status), 0) + getattr(state, status)
+            done, lost = ever.get(name, (0, 0))
+            ever[name] = (done + state.completed_ever, lost + state.failed_ever)
+        for key, value in counts.items():
+            messages.add_metric(key, value)
+        for name, (done, lost) in ever.items():
+            completed.add_metric([name], done)
+            failed.add_metric([name], lost)
+        yield from (messages, completed, failed)
+
+    def _own(self) -> Iterator[Metric]:
+        yield self._waits.family()
+        yield self._runs.family()
+        dropped = CounterMetricFamily("reverie_events_dropped", "Events that metrics have missed.")
+        dropped.add_metric([], self._subscription.dropped)
+        yield dropped
+        build = GaugeMetricFamily("reverie_build_info", "The version that runs.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+
+
+class _Durations:
+    """A histogram by label."""
+
+    def __init__(self, name: str, meaning: str) -> None:
+        self._name = name
+        self._meaning = meaning
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def observe(self, label: str, milliseconds: float) -> None:
+        counts = self._counts.get(label)
+        if counts is None:
+            counts = self._counts[label] = [0] * (len(BOUNDS_MS) + 1)
+        counts[bisect_left(BOUNDS_MS, milliseconds)] += 1
+        self._sums[label] = self._sums.get(label, 0.0) + milliseconds / 1000
+
+    def family(self) -> Metric:
+        family = HistogramMetricFamily(self._name, self._meaning, labels=["label"])
+        bounds = [*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
+        for label, counts in list(self._counts.items()):
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            family.add_metric([label], buckets, self._sums[label])
+        return family
+
+
+class _Collector:
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def _state(health: Health, alerts: Iterable[Alert]) -> Iterator[Metric]:
+    for name, meaning, value in (
+        (
+            "reverie_oldest_waiting_seconds",
+            "Age of the oldest message that could run.",
+            health.oldest_pending_age,
+        ),
+        ("reverie_oldest_in_progress_seconds", "Age of the oldest claim.", health.oldest_processing_age),
+        ("reverie_workers", "Workers that are alive.", health.workers),
+        ("reverie_unhandled_labels", "Labels with work that nobody handles.", len(health.unhandled_labels)),
+    ):
+        family = GaugeMetricFamily(name, meaning)
+        family.add_metric([], value)
+        yield family
+    raised = GaugeMetricFamily("reverie_alerts", "Alerts that hold now.", labels=["rule", "level"])
+    counts: dict[tuple[str, str], int] = {}
+    for alert in alerts:
+        counts[alert.rule, alert.level] = counts.get((alert.rule, alert.level), 0) + 1
+    for key, count in counts.items():
+        raised.add_metric(key, count)
+    yield raised

@@ -1,0 +1,162 @@
+"""The rules of the alerts: from how the queue is to what is wrong with it, and what to do about that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reverie.observe.health import Health
+    from reverie.observe.settings import AlertSettings
+
+__all__ = ["Alert", "check"]
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that someone should look at."""
+
+    rule: str
+    level: Literal["warning", "error"]
+    message: str
+    """What is wrong, in words."""
+    remedy: str
+    """What to do; a command where there is one."""
+    subject: str = ""
+    """Which label or service it is about, if it is about one."""
+
+    @property
+    def id(self) -> str:
+        """The same for as long as the same thing is wrong."""
+        return f"{self.rule}:{self.subject}" if self.subject else self.rule
+
+
+def check(
+    health: Health,
+    settings: AlertSettings,
+    *,
+    breakers: Mapping[str, float] | None = None,
+    services: Mapping[str, int] | None = None,
+) -> list[Alert]:
+    """What is wrong, worst first.
+
+    `breakers` are labels (with their credential) that are refused, and seconds until they are tried again;
+    `services` are duties of this process that fail, and how often in a row.
+    """
+    alerts = [*_queue(health, settings), *_labels(health)]
+    for name, seconds in (breakers or {}).items():
+        alerts.append(
+            Alert(
+                rule="breaker_open",
+                level="error",
+                subject=name,
+                message=f"{name} is refused by whom it calls (quota or credentials), so its work rests; "
+                f"it is tried again in {seconds:.0f} s",
+                remedy="renew the quota or the credential; work goes on by itself once a try succeeds",
+            )
+        )
+    for name, failures in (services or {}).items():
+        alerts.append(
+            Alert(
+                rule="service_failing",
+                level="error",
+                subject=name,
+                message=f"the {name} of this process has failed {failures} times in a row",
+                remedy="read the log for its error (reverie worker logs); it is tried again every 30 s",
+            )
+        )
+    return sorted(alerts, key=lambda alert: (alert.level != "error", alert.rule, alert.subject))
+
+
+def _queue(health: Health, settings: AlertSettings) -> list[Alert]:
+    alerts = []
+    if health.pending > settings.pending:
+        alerts.append(
+            Alert(
+                rule="pending",
+                level="warning",
+                message=f"{health.pending} messages wait (more than alerts.pending = {settings.pending})",
+                remedy="see which label: reverie queue; add workers (reverie worker --processes N) or raise "
+                "the label's concurrency",
+            )
+        )
+    if health.failed > settings.failed:
+        alerts.append(
+            Alert(
+                rule="failed",
+                level="error",
+                message=f"{health.failed} messages have failed for good (more than alerts.failed = "
+                f"{settings.failed})",
+                remedy="see why: reverie dead list; then reverie dead requeue or reverie dead delete",
+            )
+        )
+    if health.oldest_pending_age > settings.oldest_pending_s:
+        alerts.append(
+            Alert(
+                rule="oldest_pending",
+                level="warning",
+                message=f"a message has waited {health.oldest_pending_age:.0f} s "
+                f"(more than alerts.oldest_pending_s = {settings.oldest_pending_s:g})",
+                remedy="see whether workers keep up: reverie queue",
+            )
+        )
+    if _is_stalled(health, settings):
+        alerts.append(_stalled(health, settings))
+    return alerts
+
+
+def _is_stalled(health: Health, settings: AlertSettings) -> bool:
+    """Work could run, and for a long time nothing was completed."""
+    last = health.last_completed_age
+    return health.oldest_pending_age > settings.stalled_s and (last is None or last > settings.stalled_s)
+
+
+def _stalled(health: Health, settings: AlertSettings) -> Alert:
+    if not health.workers:
+        reason, remedy = "no worker is running", "start one: reverie worker start (or reverie serve)"
+    elif health.processing:
+        reason = (
+            f"{health.processing} are being worked on, the longest for {health.oldest_processing_age:.0f} s"
+        )
+        remedy = "a handler may hang: reverie worker logs; reverie worker restart ends it"
+    else:
+        reason, remedy = (
+            "nothing is being worked on",
+            "read the log: reverie worker logs; reverie worker restart",
+        )
+    return Alert(
+        rule="stalled",
+        level="error",
+        message=f"work waits and none was completed for {settings.stalled_s:g} s: {reason}",
+        remedy=remedy,
+    )
+
+
+def _labels(health: Health) -> list[Alert]:
+    paused = [
+        Alert(
+            rule="paused",
+            level="warning",
+            subject=state.label,
+            message=f"the label {state.label!r} is paused ({state.paused}), and {state.waiting} of it wait",
+            remedy=f"reverie resume {state.label}",
+        )
+        for state in health.labels
+        if state.paused is not None and state.waiting
+    ]
+    return paused + [_unhandled(label, health.workers) for label in health.unhandled_labels]
+
+
+def _unhandled(label: str, workers: int) -> Alert:
+    if workers:
+        message = f"no live worker handles the label {label!r}, and work of it waits"
+        remedy = (
+            "register a handler for it and restart the worker (reverie worker restart), or start the worker "
+            "that has one: reverie worker --app module:scheduler"
+        )
+    else:
+        message = f"work of the label {label!r} waits, and no worker is running"
+        remedy = "start one: reverie worker start (or reverie serve)"
+    return Alert(rule="unhandled", level="warning", subject=label, message=message, remedy=remedy)

@@ -1,0 +1,55 @@
+"""The sampler: remembers how much waited and ran, by label, over the last while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.service import LoopService
+
+if TYPE_CHECKING:
+    from reverie.backends.interface import Backend
+    from reverie.clock import Clock
+
+__all__ = ["DepthSample", "DepthSampler"]
+
+
+class DepthSample(msgspec.Struct, frozen=True):
+    """How much there was of each label at one moment."""
+
+    at: int
+    """Epoch milliseconds."""
+    waiting: dict[str, int]
+    in_progress: dict[str, int]
+
+
+class DepthSampler(LoopService):
+    """Takes a sample every few seconds, and forgets the oldest."""
+
+    name = "depth sampler"
+
+    def __init__(self, backend: Backend, clock: Clock, *, every_s: float, keep: int) -> None:
+        super().__init__()
+        self._backend = backend
+        self._clock = clock
+        self._every_ms = round(every_s * 1000)
+        self.samples: deque[DepthSample] = deque(maxlen=keep)
+        """Oldest first."""
+
+    async def sample(self) -> DepthSample:
+        """Take one now."""
+        labels = await self._backend.views.labels()
+        taken = DepthSample(
+            self._clock.now(),
+            {state.label: state.waiting for state in labels if state.waiting},
+            {state.label: state.in_progress for state in labels if state.in_progress},
+        )
+        self.samples.append(taken)
+        return taken
+
+    async def _turn(self) -> None:
+        taken = await self.sample()
+        await self._until_stopped(self._clock.wait(asyncio.Event(), taken.at + self._every_ms))

@@ -1,0 +1,27 @@
+"""Trace ids: from whoever asks, through the message, to the handler and what it submits."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from contextvars import ContextVar
+
+__all__ = ["current_trace_id", "new_trace_id", "trace_id_of"]
+
+current_trace_id: ContextVar[str | None] = ContextVar("reverie_trace_id", default=None)
+"""The trace that the present code runs for; what is submitted without a trace id belongs to it."""
+
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+"""The header `traceparent` as W3C defines it."""
+NONE = "0" * 32
+
+
+def new_trace_id() -> str:
+    """A fresh trace id."""
+    return secrets.token_hex(16)
+
+
+def trace_id_of(traceparent: str | None) -> str | None:
+    """The trace id in a `traceparent` header; None if there is none that can be read."""
+    found = TRACEPARENT.fullmatch((traceparent or "").strip().lower())
+    return found[1] if found and found[1] != NONE else None

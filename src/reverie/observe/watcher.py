@@ -1,0 +1,102 @@
+"""The watcher: looks at the rules now and then, and says when one begins or ceases to hold."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from reverie.logs import get_logger
+from reverie.observe.events import Event, EventName
+from reverie.observe.health import Pace, look
+from reverie.observe.rules import check
+from reverie.service import BREAKER_AFTER, LoopService
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from reverie.backends.interface import Backend
+    from reverie.clock import Clock
+    from reverie.observe.bus import EventBus
+    from reverie.observe.health import Health
+    from reverie.observe.rules import Alert
+    from reverie.observe.settings import AlertSettings
+    from reverie.observe.webhook import Webhook
+
+__all__ = ["AlertWatcher"]
+
+log = get_logger(__name__)
+
+
+class AlertWatcher(LoopService):
+    """Of one process; what is wrong now stands in `current`."""
+
+    name = "alert watcher"
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        settings: AlertSettings,
+        bus: EventBus,
+        *,
+        services: Callable[[], Iterable[LoopService]] = tuple,
+        webhook: Webhook | None = None,
+    ) -> None:
+        """`services` are the duties of this process that it also watches."""
+        super().__init__()
+        self._backend = backend
+        self._clock = clock
+        self._settings = settings
+        self._bus = bus
+        self._services = services
+        self._webhook = webhook
+        self._pace = Pace()
+        self.current: dict[str, Alert] = {}
+        """By id."""
+
+    async def look(self) -> tuple[Health, list[Alert]]:
+        """How the queue is now, and what is wrong with it."""
+        health = await look(self._backend, self._clock, self._pace)
+        now = self._clock.now()
+        open_breakers = await self._backend.shared.open_breakers()
+        breakers = {
+            _breaker_name(key): max(0.0, (until - now) / 1000) for key, until in open_breakers.items()
+        }
+        failing = {one.name: one.failures for one in self._services() if one.failures >= BREAKER_AFTER}
+        return health, check(health, self._settings, breakers=breakers, services=failing)
+
+    async def _turn(self) -> None:
+        _, alerts = await self.look()
+        now = {alert.id: alert for alert in alerts}
+        begun = [alert for name, alert in now.items() if name not in self.current]
+        over = [alert for name, alert in self.current.items() if name not in now]
+        self.current = now
+        for alert in begun:
+            say = log.error if alert.level == "error" else log.warning
+            say("alert", rule=alert.rule, subject=alert.subject, message=alert.message, remedy=alert.remedy)
+        for alert in over:
+            log.info("alert.over", rule=alert.rule, subject=alert.subject)
+        self._tell(begun, "begun")
+        self._tell(over, "over")
+        until = self._clock.now() + round(self._settings.check_s * 1000)
+        await self._until_stopped(self._clock.wait(asyncio.Event(), until))
+
+    def _tell(self, alerts: list[Alert], state: str) -> None:
+        if not alerts:
+            return
+        at = self._clock.now()
+        if self._bus.active:
+            events = [
+                Event(EventName.ALERT, at, alert.subject, status=f"{alert.rule} {state}", error=alert.message)
+                for alert in alerts
+            ]
+            self._bus.publish(events)
+        if self._webhook is not None:
+            self._webhook.send(at, state, alerts)
+
+
+def _breaker_name(key: str) -> str:
+    """`label` or `label/credential`, from the name under which workers share it."""
+    _, label, credential = (*map(unquote, key.split(":")), "", "")[:3]
+    return label if credential in {"", label} else f"{label}/{credential}"
