@@ -11,6 +11,7 @@ import asyncio
 import re
 import tempfile
 import uuid
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from conformance.conftest import LIMITS
 from reverie.backends.control import (
@@ -30,13 +31,13 @@ from reverie.backends.control import (
     Selection,
 )
 from reverie.backends.memory import MemoryBackend
-from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, Want
 from reverie.backends.redis import RedisBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
 from reverie.clock import from_epoch_ms
 from reverie.errors import InvalidMessageError
-from reverie.message import Message
+from reverie.message import Key, Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
 from scale import scaled
@@ -167,6 +168,7 @@ class Moves(RuleBasedStateMachine):
         request = ClaimRequest(worker="w", wants={label: want}, lease_ms=lease_ms)
         expected, got = self.run(self.model.queue.claim(request)), self.run(self.real.queue.claim(request))
         assert by_lane(got) == by_lane(expected)
+        assert times(got) == times(expected)
         real = {claim.key: claim for claim in got}
         self.claims += [(claim, real[claim.key]) for claim in expected]
 
@@ -193,7 +195,9 @@ class Moves(RuleBasedStateMachine):
                 move=move,
                 attempt=move is not Move.RELEASE,
                 delay_ms=delay_ms,
-                error="because" if move in {Move.RETRY, Move.BURY} else None,
+                error="because"
+                if move in {Move.RETRY, Move.BURY} or (move is Move.RELEASE and delay_ms)
+                else None,
                 follow_ups=(child,) if follow and move is Move.COMPLETE else (),
             )
 
@@ -229,6 +233,16 @@ class Moves(RuleBasedStateMachine):
             assert {m.key for m in got.ended} == {m.key for m in expected.ended}
         assert got.next_due == expected.next_due
 
+    @invariant()
+    def counts_are_exact(self) -> None:
+        """The counts of the labels are what one gets by counting the items."""
+        pages = [self.run(self.real.views.read(StatusQuery(user_id=user))) for user in USERS]
+        counted = Counter((row.task_type, row.status) for page in pages for row in page.rows)
+        states = self.run(self.real.views.labels())
+        shown = {(s.label, status): getattr(s, status) for s in states for status in Status}
+        assert +Counter(shown) == counted
+        assert states == self.run(self.model.views.labels())
+
     def teardown(self) -> None:
         if not hasattr(self, "loop"):
             return
@@ -241,7 +255,12 @@ class Moves(RuleBasedStateMachine):
                         self.run(self.real.views.read(query)),
                     )
                     assert by_id(got) == by_id(expected)
-            assert self.run(self.real.views.labels()) == self.run(self.model.views.labels())
+                    for row in got.rows:
+                        key = Key(row.user_id, row.item_id)
+                        runs = self.run(self.real.views.history(key))
+                        assert runs == self.run(self.model.views.history(key))
+                lanes = self.run(self.real.views.lanes(user))
+                assert lanes == self.run(self.model.views.lanes(user))
         finally:
             self.run(self.real.close())
             self.close_real()
@@ -255,6 +274,10 @@ def by_lane(claims) -> dict:
         message = claim.message
         lanes.setdefault(claim.lane, []).append((message.item_id, message.attempts, message.losses))
     return lanes
+
+
+def times(claims) -> dict:
+    return {claim.key: (claim.submitted_at, claim.waiting_since) for claim in claims}
 
 
 def by_id(page) -> dict:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.backends.interface import Capabilities
+from reverie.backends.memory.broadcast import MemoryBroadcast
 from reverie.backends.memory.queue import MemoryQueue
 from reverie.backends.memory.shared import MemorySharedState
 from reverie.backends.memory.state import State
@@ -32,6 +33,7 @@ class MemoryBackend:
         self.queue = MemoryQueue(state)
         self.views = MemoryViews(state)
         self.shared = MemorySharedState(clock)
+        self.broadcast = MemoryBroadcast()
 
     async def open(self) -> None:
         """Nothing to connect to."""

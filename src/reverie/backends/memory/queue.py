@@ -33,12 +33,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from reverie.backends.control import Command, Selection
-    from reverie.backends.memory.state import State
+    from reverie.backends.memory.state import Outcome, State
     from reverie.backends.moves import ClaimRequest, Presence, Settlement, Want
     from reverie.message import Lane, Message
 
 __all__ = ["MemoryQueue"]
 
+OUTCOME: dict[Move, Outcome] = {
+    Move.COMPLETE: "completed",
+    Move.RETRY: "retry",
+    Move.RELEASE: "handed_back",
+    Move.CANCEL: "cancelled",
+    Move.BURY: "failed",
+}
 END_OF = {Move.COMPLETE: Status.COMPLETED, Move.CANCEL: Status.CANCELLED, Move.BURY: Status.FAILED}
 
 
@@ -339,7 +346,9 @@ class MemoryQueue:
                 item.status, item.claim_id = Status.IN_PROGRESS, claim_id
                 item.lease_until = now + request.lease_ms
                 item.started_at = item.started_at or now
-                claims.append(Claim(item.message, claim_id, item.lease_until))
+                item.claimed_at, item.worker = now, request.worker
+                times = (item.submitted_at, item.waiting_since)
+                claims.append(Claim(item.message, claim_id, item.lease_until, (), *times))
                 state.wakeup.expect(item.lease_until)
         for name in names:
             state.wake(name)
@@ -379,6 +388,11 @@ class MemoryQueue:
         delay = settlement.delay_ms if move in {Move.RETRY, Move.RELEASE} else 0
         state.release(item, max(lane.min_idle_ms, delay if lane.ordered else 0))
         item.update(attempts=item.message.attempts + settlement.attempt)
+        outcome: Outcome = (
+            "cancelled" if item.cancel_requested and move is not Move.COMPLETE else OUTCOME[move]
+        )
+        if outcome != "handed_back" or settlement.attempt or settlement.error is not None:
+            item.note(outcome, self._clock.now(), settlement.error)
         if item.cancel_requested and move is not Move.COMPLETE:
             state.end(item, Status.CANCELLED)
         elif move in END_OF:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from reverie.backends.moves import Status
+from reverie.backends.views import MOST_KEPT, Attempt
 from reverie.backends.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from reverie.clock import Clock
     from reverie.message import Key, Lane, Message
 
-__all__ = ["Item", "LaneState", "State", "Tenant"]
+__all__ = ["Item", "LaneState", "Outcome", "State", "Tenant"]
+
+Outcome = Literal["completed", "failed", "cancelled", "retry", "handed_back", "lost"]
 
 
 @dataclass(eq=False)
@@ -44,11 +47,23 @@ class Item:
     started_at: int | None = None
     ended_at: int | None = None
     error: str | None = None
+    waiting_since: int = 0
+    claimed_at: int | None = None
+    """When it was claimed last, and by whom."""
+    worker: str | None = None
+    attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     memos: dict[str, str] = field(default_factory=dict)
 
     def update(self, **fields: object) -> None:
         """Change fields of its message."""
         self.message = msgspec.structs.replace(self.message, **fields)
+
+    def note(self, outcome: Outcome, now: int, error: str | None = None, *, ran: bool = True) -> None:
+        """Remember how a run has ended, or that it ended without one."""
+        started_at, worker = (self.claimed_at, self.worker) if ran else (None, None)
+        self.attempts.append(
+            Attempt(outcome=outcome, ended_at=now, started_at=started_at, worker=worker, error=error)
+        )
 
 
 @dataclass
@@ -92,6 +107,9 @@ class State:
         """What has ended in this move."""
         self.paused: dict[str, str] = {}
         self.workers: dict[str, tuple[Presence, int]] = {}
+        self.ever: Counter[tuple[str, Status]] = Counter()
+        """How many of each label have ended so since the queue exists."""
+        self.last_completed_at: int | None = None
         self.seqs = count(1)
         self._places = count(1)
 
@@ -125,7 +143,7 @@ class State:
             self.wakeup.expect(item.due)
             return
         item.due = None
-        item.place = next(self._places)
+        item.place, item.waiting_since = next(self._places), self.clock.now()
         self.lanes[item.message.lane].waiting.append(item)
         self.wake(item.message.lane)
 
@@ -163,6 +181,7 @@ class State:
     def release(self, item: Item, rest_ms: int) -> None:
         """Count a message whose claim has ended, and let its lane rest."""
         name = item.message.lane
+        item.waiting_since = self.clock.now()
         lane = self.lanes[name]
         was_full = self.room(name) == 0
         lane.running -= 1
@@ -181,22 +200,30 @@ class State:
     def lose(self, item: Item) -> Item | None:
         """Count a loss; answers the message if it waits again, and None if that was its end."""
         self.release(item, self.lanes[item.message.lane].min_idle_ms)
-        losses = item.message.losses + 1
+        losses, now = item.message.losses + 1, self.clock.now()
         item.update(losses=losses)
         if item.cancel_requested:
+            item.note("cancelled", now)
             self.end(item, Status.CANCELLED)
         elif losses >= self.limits.max_losses:
+            item.note("lost", now, "killed_worker")
             self.end(item, Status.FAILED, "killed_worker")
         else:
+            item.note("lost", now)
             item.status = Status.WAITING
             return item
         return None
 
     def end(self, item: Item, status: Status, error: str | None = None) -> None:
         """End a message. Who calls this finishes the move."""
+        now = self.clock.now()
         if item.status is Status.WAITING:
             self.leave_place(item)
-        item.status, item.ended_at, item.place = status, self.clock.now(), None
+            item.note("cancelled" if status is Status.CANCELLED else "failed", now, error, ran=False)
+        self.ever[item.message.label, status] += 1
+        if status is Status.COMPLETED:
+            self.last_completed_at = now
+        item.status, item.ended_at, item.place = status, now, None
         item.error = "cancelled" if status is Status.CANCELLED else error
         item.due, item.waits_for, item.cancel_requested = None, set(), False
         if status is not Status.FAILED:

@@ -6,12 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Status
-from reverie.backends.views import ItemStatus, LabelState, Page
+from reverie.backends.views import ItemStatus, LabelState, LaneState, Page, QueueHealth
 
 if TYPE_CHECKING:
     from reverie.backends.memory.state import Item, State
     from reverie.backends.moves import Presence
-    from reverie.backends.views import StatusQuery
+    from reverie.backends.views import Attempt, StatusQuery
+    from reverie.message import Key
 
 __all__ = ["MemoryViews"]
 
@@ -43,21 +44,55 @@ class MemoryViews:
     async def labels(self) -> list[LabelState]:
         """See `QueueViews.labels`."""
         with self._state.lock:
-            unsettled = [item for item in self._state.items.values() if not item.status.ended]
-            counts = Counter((item.message.label, item.status) for item in unsettled)
+            counts = Counter((item.message.label, item.status) for item in self._state.items.values())
+            ever = self._state.ever.copy()
             handled = {label for worker in self._alive() for label in worker.labels}
             paused = dict(self._state.paused)
-        names = {label for label, _ in counts} | handled | set(paused)
+        lasting = {label for label, status in ever if status is not Status.CANCELLED}
         return [
             LabelState(
                 label=label,
-                waiting=counts[label, Status.WAITING],
-                in_progress=counts[label, Status.IN_PROGRESS],
+                **{status: counts[label, status] for status in Status},
+                completed_ever=ever[label, Status.COMPLETED],
+                failed_ever=ever[label, Status.FAILED],
                 handled=label in handled,
                 paused=paused.get(label),
             )
-            for label in sorted(names)
+            for label in sorted({label for label, _ in counts} | lasting | handled | set(paused))
         ]
+
+    async def lanes(self, user_id: str) -> list[LaneState]:
+        """See `QueueViews.lanes`."""
+        with self._state.lock:
+            items = [item for item in self._state.items.values() if item.message.user_id == user_id]
+            counts = Counter((item.message.lane, item.status) for item in items if not item.status.ended)
+        return [
+            LaneState(
+                lane=lane,
+                waiting=counts[lane, Status.WAITING],
+                in_progress=counts[lane, Status.IN_PROGRESS],
+            )
+            for lane in sorted({lane for lane, _ in counts})
+        ]
+
+    async def health(self) -> QueueHealth:
+        """See `QueueViews.health`."""
+        now = self._state.clock.now()
+        with self._state.lock:
+            lanes = [lane for lane in self._state.lanes.values() if (lane.rest_until or 0) <= now]
+            waiting = [item.waiting_since for lane in lanes for item in lane.waiting]
+            running = [i.claimed_at for i in self._state.items.values() if i.status is Status.IN_PROGRESS]
+            return QueueHealth(
+                oldest_waiting_at=min(waiting, default=None),
+                oldest_in_progress_at=min((at for at in running if at is not None), default=None),
+                last_completed_at=self._state.last_completed_at,
+            )
+
+    async def history(self, key: Key) -> list[Attempt]:
+        """See `QueueViews.history`."""
+        with self._state.lock:
+            item = self._state.items.get(key)
+            return [] if item is None else list(item.attempts)
 
     async def workers(self) -> list[Presence]:
         """See `QueueViews.workers`."""

@@ -1,0 +1,25 @@
+"""A broadcast that nobody hears: there is no other process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+__all__ = ["MemoryBroadcast"]
+
+
+class MemoryBroadcast:
+    """See `reverie.backends.interface.Broadcast`."""
+
+    is_heard = False
+
+    def say(self, news: bytes) -> None:
+        """Tell nobody."""
+
+    async def listen(self) -> AsyncGenerator[bytes]:
+        """Wait for what nobody says."""
+        await asyncio.Event().wait()
+        yield b""
