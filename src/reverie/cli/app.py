@@ -5,10 +5,26 @@ from __future__ import annotations
 import importlib
 import sys
 
-from reverie.errors import AppNotFoundError
+from reverie.errors import AppNotFoundError, InvalidSettingError, redacted
 from reverie.scheduler import Scheduler
+from reverie.settings import load_settings
 
-__all__ = ["load_app"]
+__all__ = ["load_app", "scheduler_of"]
+
+
+def scheduler_of(url: str | None, app: str | None) -> Scheduler:
+    """The scheduler that the options of a command, else the settings, mean."""
+    settings = load_settings()
+    if app is not None and url is not None:
+        raise InvalidSettingError(
+            "--url", redacted(url), "the scheduler of --app has a queue of its own; leave one out"
+        )
+    app = app or settings.app
+    if app is None or url is not None:
+        return Scheduler(url, settings=settings)
+    scheduler = load_app(app)
+    scheduler.runtime.app = app
+    return scheduler
 
 
 def load_app(app: str) -> Scheduler:

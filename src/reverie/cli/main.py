@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from reverie.cli.doctor import doctor
 from reverie.cli.output import print_json, print_table, set_up_logs, shown_errors
+from reverie.cli.worker_commands import worker_cli
 
 if TYPE_CHECKING:
     from reverie.scheduler import Scheduler
@@ -22,6 +24,8 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+cli.add_typer(worker_cli, name="worker")
+cli.command()(doctor)
 
 Url = Annotated[
     Optional[str],  # noqa: UP045  typer reads this when it runs
@@ -88,40 +92,6 @@ def serve(
                 err=True,
             ),
         )
-
-
-@cli.command()
-def worker(
-    url: Url = None,
-    app: App = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Run what is ready now, then end.")] = False,
-    processes: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(
-            min=1, help="Worker processes to keep running. Default: the setting worker.processes, 1."
-        ),
-    ] = None,
-    lifeline: Annotated[Optional[int], typer.Option(hidden=True)] = None,  # noqa: UP045
-) -> None:
-    """Run handlers until it is stopped (Ctrl-C or SIGTERM), without a server.
-
-    Example: reverie worker --app app:scheduler --processes 4
-    """
-    with shown_errors():
-        import asyncio
-
-        from reverie.cli.worker import run_until_drained, run_until_stopped, start_anew
-        from reverie.runtime import Runtime
-
-        set_up_logs()
-        Runtime.runs_here = True
-        scheduler = _scheduler(url, app)
-        if drain:
-            asyncio.run(run_until_drained(scheduler.asynchronous))
-        elif lifeline is None and (processes or scheduler.runtime.settings.worker.processes) > 1:
-            asyncio.run(_supervise(scheduler, url, app, processes))
-        elif asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline)):
-            start_anew()
 
 
 @cli.command()
@@ -252,40 +222,10 @@ def salvage(
         print_table(["table", "rows saved", "not readable"], [(t.table, t.rows, t.lost) for t in tables])
 
 
-async def _supervise(scheduler: Scheduler, url: str | None, app: str | None, processes: int | None) -> None:
-    """Keep worker processes running. That the scheduler could be loaded says that they can do so too."""
-    from reverie.cli.supervisor import supervise
-    from reverie.dispatch.supervisor import Supervisor
-    from reverie.errors import InvalidSettingError
-
-    settings = scheduler.runtime.settings
-    count = processes or settings.worker.processes
-    if settings.queue_url.startswith("memory:"):
-        raise InvalidSettingError(
-            "worker.processes", count, "memory:// lives in one process: there is only 1"
-        )
-    options = {"--url": url, "--app": app}
-    arguments = [text for name, value in options.items() if value is not None for text in (name, value)]
-    await supervise(Supervisor(arguments, processes=count), settings.worker.grace_s)
-
-
 def _scheduler(url: str | None, app: str | None) -> Scheduler:
-    from reverie.cli.app import load_app
-    from reverie.errors import InvalidSettingError, redacted
-    from reverie.scheduler import Scheduler
-    from reverie.settings import load_settings
+    from reverie.cli.app import scheduler_of
 
-    settings = load_settings()
-    if app is not None and url is not None:
-        raise InvalidSettingError(
-            "--url", redacted(url), "the scheduler of --app has a queue of its own; leave one out"
-        )
-    app = app or settings.app
-    if app is None or url is not None:
-        return Scheduler(url, settings=settings)
-    scheduler = load_app(app)
-    scheduler.runtime.app = app
-    return scheduler
+    return scheduler_of(url, app)
 
 
 def _content(text: str) -> str:
