@@ -200,6 +200,7 @@ class Runtime:
             await supervisor.stop(self.settings.worker.grace_s)
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
+        self.bus.tell_the_rest()
         await self.backend.close()
         await self.store.close()
         self._opened = False

@@ -9,7 +9,7 @@ import typer
 
 from reverie.cli.app import opened
 from reverie.cli.options import Cube, Json, Url, User
-from reverie.cli.output import print_json, print_table, say, show_error
+from reverie.cli.output import plain, print_json, print_table, say, show_error
 
 if TYPE_CHECKING:
     from reverie.backends.moves import Submitted
@@ -110,7 +110,7 @@ def _print_receipt(receipt: Submitted, *, json: bool) -> None:
     if json:
         print_json(receipt)
     else:
-        say(f"{receipt.status} {receipt.item_id}")
+        say(plain(f"{receipt.status} {receipt.item_id}"))
     if receipt.status == "conflict":
         show_error("this id is taken by another message of this user; nothing was changed")
         raise typer.Exit(1)

@@ -105,9 +105,8 @@ def _wait_idle(scheduler: Scheduler, user: str, timeout: float, *, json: bool) -
     elif not state.timed_out:
         say(plain(f"{user} has no work that waits or runs"))
     if state.timed_out:
-        show_error(
-            f"{counted(state.active_tasks)} of {plain(user)} not ended after {timeout:g} s: reverie queue -u …"
-        )
+        left = counted(state.active_tasks)
+        show_error(f"{left} of {plain(user)} not ended after {timeout:g} s; see reverie queue")
     return NOT_IN_TIME if state.timed_out else IN_TIME
 
 

@@ -30,6 +30,8 @@ log = get_logger(__name__)
 
 GATHER_S = 0.05
 """After a delivery, a listener is left alone for so long: what happens meanwhile comes as one batch."""
+LAST_WAIT_S = 1.0
+"""A process that ends gives its last events so long to be told."""
 MOST_WAITING = 100_000
 """So many events wait for a listener at most; older ones are dropped and counted."""
 
@@ -70,6 +72,8 @@ class Subscription:
         self.dropped = 0
         """How many events were lost so far because the listener did not keep up."""
         self.closed = threading.Event()
+        self.delivered = threading.Event()
+        """Set after the close, when the listener has heard the rest."""
 
     def put(self, events: list[Event]) -> None:
         """Let these wait."""
@@ -137,6 +141,7 @@ class EventBus:
                 subscription.closed.wait(GATHER_S)
             self._remove(subscription)
             _call(listener, subscription.take())
+            subscription.delivered.set()
 
         self._add(subscription)
         threading.Thread(target=deliver, name="reverie-events", daemon=True).start()
@@ -157,6 +162,13 @@ class EventBus:
             yield _batches(subscription, news)
         finally:
             self._remove(subscription)
+
+    def tell_the_rest(self) -> None:
+        """Let other processes hear of all that has happened here, as long as this one can tell them."""
+        outside, self._outside = self._outside, None
+        if outside is not None:
+            self._remove(outside)
+            outside.delivered.wait(LAST_WAIT_S)
 
     def close(self) -> None:
         """End all subscriptions."""
