@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reverie.backends.sqlite.counts import count_anew
 from reverie.memory.words import index_words
 from reverie.storage.queries import load_migrations, load_queries
 from reverie.storage.salvage import copy_readable
@@ -46,6 +47,7 @@ def _mend_queue(connection: apsw.Connection) -> None:
     """Give each message that is there a lane, and each lane the right numbers."""
     for name in MENDING:
         connection.execute(SQL[name])
+    count_anew(connection)
 
 
 def _mend_memory(connection: apsw.Connection) -> None:

@@ -22,13 +22,15 @@ from reverie.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["News", "Peers"]
+__all__ = ["LISTENER", "LONGEST_PATH", "News", "Peers", "peers_folder"]
 
 log = get_logger(__name__)
 
 LONGEST_PATH = 100
 """A socket's path may not be longer on any system we run on."""
 LARGEST_NEWS = 32_768
+LISTENER = "events-"
+"""How the sockets in the folder are named that are for `broadcast.py`."""
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
@@ -38,12 +40,17 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     due: int | None = None
 
 
+def peers_folder(path: str) -> Path | None:
+    """Where the processes that use a file have their sockets; None if only this one can use it."""
+    return None if path == ":memory:" else Path(f"{path}-peers")
+
+
 class Peers:
     """The processes that share one file."""
 
     def __init__(self, path: str) -> None:
         """Name the file; nothing is opened until there is something to say or to hear."""
-        self._folder = None if path == ":memory:" else Path(f"{path}-peers")
+        self._folder = peers_folder(path)
         self._lock = threading.Lock()
         self._mine: Path | None = None
         self._ear: socket.socket | None = None
@@ -76,7 +83,11 @@ class Peers:
         if self._folder is None or not (labels or due is not None):
             return
         try:
-            others = [address for address in self._folder.iterdir() if address != self._mine]
+            others = [
+                address
+                for address in self._folder.iterdir()
+                if address != self._mine and not address.name.startswith(LISTENER)
+            ]
         except OSError:
             return  # nobody has ever listened
         if not others:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 from reverie.backends.interface import Capabilities
 from reverie.backends.moves import QueueLimits
+from reverie.backends.sqlite.counts import count_if_needed
 from reverie.backends.sqlite.queue import SqliteQueue
 from reverie.backends.sqlite.shared import SqliteSharedState
 from reverie.backends.sqlite.views import SqliteViews
+from reverie.storage.broadcast import FileBroadcast
 
 if TYPE_CHECKING:
     from reverie.backends.sqlite.step import ApplyEffects
@@ -38,6 +40,7 @@ class SqliteBackend:
         self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
         self.views = SqliteViews(database, clock)
         self.shared = SqliteSharedState(database, clock)
+        self.broadcast = FileBroadcast(database.path)
         self.capabilities = Capabilities(
             applies_effects=apply_effects is not None, durability=database.durability
         )
@@ -46,8 +49,10 @@ class SqliteBackend:
         """See `Backend.open`."""
         self._database.open()
         self._database.migrate("queue", "reverie.backends.sqlite")
+        await self._database.write(count_if_needed)
 
     async def close(self) -> None:
         """See `Backend.close`."""
         self.queue.close()
+        self.broadcast.close()
         self._database.close()

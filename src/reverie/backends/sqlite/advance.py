@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.moves import Advance
+from reverie.backends.moves import Advance, Status
+from reverie.backends.sqlite.attempts import forget_attempts, note_run
 from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.backends.moves import Status
     from reverie.backends.sqlite.step import Step
     from reverie.message import Message
 
@@ -34,7 +34,7 @@ def advance(step: Step, limit: int) -> Advance:
         if lost is not None and lost[0].ended:
             buried.append(lost[1])
     step.finish()
-    expired = len(step.rows(SQL["expire"], window))
+    expired = _expire(step, window)
     step.rows(SQL["forget_workers"], {"now": step.now})
     step.rows(SQL["forget_arrivals"], {"now": step.now})
     ((next_due,),) = step.rows(SQL["next_due"])
@@ -63,6 +63,7 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
 
     Who calls this finishes the step.
     """
+    note_run(step, identity, "lost")
     expires = step.now + step.limits.retention_ms
     names = ("row", "user_id", "id", "claim_id")
     bindings = dict(zip(names, identity, strict=True)) | {
@@ -77,11 +78,20 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
     status, message = status_of(stored, error), message_from_row(columns)
     change = step.lane(lane)
     change.release(0)
+    step.counts.move(message.label, Status.IN_PROGRESS, status)
     if status.ended:
         change.depth -= 1
         step.ended(message.user_id, message.item_id, status)
         step.expect(expires)
     return status, message
+
+
+def _expire(step: Step, window: dict[str, Any]) -> int:
+    rows = step.rows(SQL["expire"], window)
+    for _, _, label, stored, error in rows:
+        step.counts.move(label, status_of(stored, error), None)
+    forget_attempts(step, [row[:2] for row in rows])
+    return len(rows)
 
 
 def _stage(step: Step, window: dict[str, Any]) -> int:

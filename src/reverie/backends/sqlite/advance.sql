@@ -48,7 +48,7 @@ WHERE rowid IN (
   SELECT rowid FROM pending_messages WHERE expires_at_epoch IS NOT NULL AND expires_at_epoch <= :now
   ORDER BY expires_at_epoch LIMIT :limit
 )
-RETURNING 1
+RETURNING user_id, id, message_type, status, error_message
 
 -- name: forget_workers
 DELETE FROM workers WHERE alive_until_epoch <= :now

@@ -8,11 +8,10 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reverie.backends.moves import Claim, Lost, Renewal
+from reverie.backends.moves import Claim, Lost, Renewal, Status
 from reverie.backends.shares import serve
 from reverie.backends.sqlite.advance import fail_overdue
-from reverie.backends.sqlite.rows import load_statements, message_from_row
-from reverie.backends.sqlite.step import decode_json, to_json
+from reverie.backends.sqlite.rows import decode_json, load_statements, message_from_row, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +46,14 @@ class Claimed(NamedTuple):
         """The claims, work of lower levels first."""
         rows = sorted(self.rows, key=itemgetter(2, 1))  # level, then place
         return [
-            Claim(message_from_row(row[4:]), f"{self.claim_id}{row[0]}", self.lease_until, (row[0], row[3]))
+            Claim(
+                message_from_row(row[6:]),
+                f"{self.claim_id}{row[0]}",
+                self.lease_until,
+                (row[0], row[3]),
+                row[4],
+                row[5],
+            )
             for row in rows
         ]
 
@@ -155,11 +161,13 @@ def _claim_label(
     portions = _portions(step, label, messages, want.quantum)
     if lost and portions:
         portions = _leave_lost_alone(step, portions)
-    if step.limits.tenant.concurrency is None:
-        return _claim_lanes(step, portions, want, bindings)
     rows: list[list[Any]] = []
-    for lane, take in portions:  # what one lane gives may leave no room for the next one of its tenant
-        rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
+    if step.limits.tenant.concurrency is None:
+        rows = _claim_lanes(step, portions, want, bindings)
+    else:
+        for lane, take in portions:  # what one lane gives may leave no room for the next one of its tenant
+            rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
+    step.counts.move(label, Status.WAITING, Status.IN_PROGRESS, len(rows))
     return rows
 
 
@@ -210,8 +218,8 @@ def _claim_lanes(
     for take, lanes in lanes_by_take.items():
         ((first,),) = step.rows(SQL["first_messages"], {"lanes": to_json(lanes), "take": take})
         numbers += decode_json(first)
+    rows = _read(step, numbers)  # as they waited
     step.rows(SQL["claim_messages"], {"rows": to_json(numbers)} | bindings)
-    rows = _read(step, numbers)
     served = Counter(row[3] for row in rows)
     for lane in chain.from_iterable(lanes_by_take.values()):
         change = step.lane(lane)

@@ -61,11 +61,13 @@ WHERE m.rowid IN (
 -- Each row has a claim id of its own: that alone says whether a claim stands, even if a VACUUM renumbers the rows.
 UPDATE pending_messages
 SET status = 'processing', claim_id = :claim_id || rowid, worker = :worker, lease_until_epoch = :lease_until,
-    started_at_epoch = coalesce(started_at_epoch, :now), updated_at_epoch = :now
+    started_at_epoch = coalesce(started_at_epoch, :now), claimed_at_epoch = :now, updated_at_epoch = :now
 WHERE rowid IN (SELECT value FROM json_each(:rows))
 
 -- name: read_messages
-SELECT json_group_array(json_array(m.rowid, place, level, lane, message_columns))
+SELECT json_group_array(
+  json_array(m.rowid, place, level, lane, created_at_epoch, updated_at_epoch, message_columns)
+)
 FROM (SELECT value AS number FROM json_each(:rows)) AS given CROSS JOIN pending_messages AS m
   ON m.rowid = given.number
 

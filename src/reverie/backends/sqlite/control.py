@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from reverie.backends.control import CancelItems, ControlResult, DeleteItems, PauseLabel, RequeueItems
-from reverie.backends.sqlite.rows import load_statements
-from reverie.backends.sqlite.step import to_json
+from reverie.backends.moves import Status
+from reverie.backends.sqlite.attempts import forget_attempts
+from reverie.backends.sqlite.rows import load_statements, status_of, to_json
 from reverie.backends.wakeup import CANCELLED
 from reverie.message import Key
 
@@ -28,6 +29,7 @@ class _Row(NamedTuple):
     lane: int
     status: str
     error: str | None
+    label: str
 
     @property
     def key(self) -> Key:
@@ -93,6 +95,7 @@ def _requeue(step: Step, which: Selection) -> ControlResult:
         )
     for item in chosen:
         step.lane(item.lane).depth += 1
+        step.counts.move(item.label, status_of(item.status, item.error), Status.WAITING)
     return ControlResult(changed=[item.key for item in chosen], more=more)
 
 
@@ -100,4 +103,7 @@ def _delete(step: Step, which: Selection) -> ControlResult:
     chosen, more = _choose(step, which, "failed")
     step.many(SQL["delete"], [(item.row,) for item in chosen])
     step.many(SQL["delete_memos"], [item.key for item in chosen])
+    forget_attempts(step, [item.key for item in chosen])
+    for item in chosen:
+        step.counts.move(item.label, status_of(item.status, item.error), None)
     return ControlResult(changed=[item.key for item in chosen], more=more)

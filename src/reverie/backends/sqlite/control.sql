@@ -1,5 +1,5 @@
 -- name: by_ids
-SELECT m.rowid, m.user_id, m.id, m.lane, m.status, m.error_message FROM json_each(:item_ids) AS given
+SELECT m.rowid, m.user_id, m.id, m.lane, m.status, m.error_message, m.message_type FROM json_each(:item_ids) AS given
   CROSS JOIN pending_messages AS m ON m.user_id = :user_id AND m.id = given.value
 WHERE (:task_id IS NULL OR m.task_id = :task_id) AND (:project_id IS NULL OR m.project_id = :project_id)
   AND (:label IS NULL OR m.message_type = :label)
@@ -7,7 +7,7 @@ WHERE (:task_id IS NULL OR m.task_id = :task_id) AND (:project_id IS NULL OR m.p
 ORDER BY m.rowid LIMIT :limit
 
 -- name: of_user
-SELECT rowid, user_id, id, lane, status, error_message FROM pending_messages
+SELECT rowid, user_id, id, lane, status, error_message, message_type FROM pending_messages
 WHERE user_id = :user_id
   AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
   AND (:label IS NULL OR message_type = :label)
@@ -15,7 +15,7 @@ WHERE user_id = :user_id
 ORDER BY rowid LIMIT :limit
 
 -- name: of_anyone
-SELECT rowid, user_id, id, lane, status, error_message FROM pending_messages
+SELECT rowid, user_id, id, lane, status, error_message, message_type FROM pending_messages
 WHERE status IN (SELECT value FROM json_each(:statuses))
   AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
   AND (:label IS NULL OR message_type = :label)

@@ -2,7 +2,9 @@
 SELECT place, turn, depth FROM queue_counters
 
 -- name: write_counters
-UPDATE queue_counters SET place = ?, turn = ?, depth = ?
+UPDATE queue_counters
+SET place = ?1, turn = ?2, depth = ?3, counted_turn = counted_turn + ?2 - turn,
+    last_completed_epoch = coalesce(?4, last_completed_epoch)
 
 -- name: write_lanes
 -- Every change of a lane ends with this one statement: so many messages more, so many running more, how long it rests
@@ -76,6 +78,7 @@ UPDATE pending_messages
 SET status = 'failed', error_message = ?2, processed_at_epoch = ?3, expires_at_epoch = ?4, waits_for = 0,
     place = NULL, due_at_epoch = NULL, updated_at_epoch = ?3
 WHERE rowid = ?1
+RETURNING message_type
 
 -- name: drop_memos
 DELETE FROM memos

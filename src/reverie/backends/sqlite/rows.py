@@ -1,4 +1,4 @@
-"""Between a row of `pending_messages` and a message."""
+"""Between a row of `pending_messages` and a message, and between values and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.storage.queries import load_queries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["extra_of", "load_statements", "message_from_row", "status_of"]
+__all__ = ["decode_json", "extra_of", "load_statements", "message_from_row", "status_of", "to_json"]
 
 MESSAGE_COLUMNS = (
     "user_id, id, message_type, memory_session_id, project_id, payload, level, retry_count, losses, "
@@ -38,7 +38,13 @@ class _Rare(msgspec.Struct, omit_defaults=True):
     unique_policy: Literal["skip", "replace", "extend"] = "skip"
 
 
+decode_json = msgspec.json.decode
 _decode_rare = msgspec.json.Decoder(_Rare).decode
+
+
+def to_json(value: Any) -> str:
+    """A value as JSON text, the way statements over whole batches take it."""
+    return msgspec.json.encode(value).decode()
 
 
 def load_statements(filename: str) -> dict[str, str]:

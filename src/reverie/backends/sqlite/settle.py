@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from reverie.backends.moves import Move, Settled, Status
 from reverie.backends.sqlite.advance import lose
+from reverie.backends.sqlite.attempts import note_run
 from reverie.backends.sqlite.claim import claimed_together, identity
-from reverie.backends.sqlite.rows import load_statements, status_of
-from reverie.backends.sqlite.step import UNWRITABLE, to_json
+from reverie.backends.sqlite.rows import load_statements, status_of, to_json
+from reverie.backends.sqlite.step import UNWRITABLE
 from reverie.backends.sqlite.submit import insert
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ STORED_STATUS = {
     Move.BURY: "failed",
 }
 """A cancelled message is stored as failed with the error `cancelled`."""
+OUTCOME = {Move.RETRY: "retry", Move.RELEASE: "handed_back", Move.CANCEL: "cancelled", Move.BURY: "failed"}
 
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -55,10 +57,12 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
     expires = step.now + step.limits.retention_ms
     rows: defaultdict[str, list[int]] = defaultdict(list)
     lanes: Counter[int] = Counter()
+    labels: Counter[str] = Counter()
     for settlement in settlements:
         row, lane = settlement.claim.handle
         rows[claimed_together(settlement.claim)].append(row)
         lanes[lane] += 1
+        labels[settlement.claim.message.label] += 1
     changed = 0
     step.connection.execute("SAVEPOINT together")
     for claimed, numbers in rows.items():
@@ -75,6 +79,8 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
             change = step.lane(lane)
             change.release(0, count)
             change.depth -= count
+        for label, count in labels.items():
+            step.counts.move(label, Status.IN_PROGRESS, Status.COMPLETED, count)
         if step.is_waited_for:
             for settlement in settlements:
                 step.ended(*settlement.claim.key, Status.COMPLETED)
@@ -99,6 +105,7 @@ def _settle_one(step: Step, settlement: Settlement) -> Settled:
 
 def _end_claim(step: Step, settlement: Settlement) -> Status | None:
     """Write one settlement and what follows from it; None if the claim is no longer the worker's."""
+    _note_run(step, settlement)
     rows = step.rows(SQL["end_claim"], _bindings(step, settlement))
     if not rows:
         return None
@@ -114,11 +121,20 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
     return status
 
 
+def _note_run(step: Step, settlement: Settlement) -> None:
+    """Remember a run that does not complete; not one that was only handed back before it began."""
+    move = settlement.move
+    if move is not Move.COMPLETE:
+        ran = move is not Move.RELEASE or settlement.attempt or settlement.error is not None
+        note_run(step, identity(settlement.claim), OUTCOME[move], settlement.error, ran=ran)
+
+
 def _released(step: Step, settlement: Settlement, status: Status) -> None:
     """Note what the end of a claim means for its lane, and for those who wait for its message."""
     message = settlement.claim.message
     change = step.lane(settlement.claim.handle[1])
     change.release(settlement.delay_ms if settlement.move in {Move.RETRY, Move.RELEASE} else 0)
+    step.counts.move(message.label, Status.IN_PROGRESS, status)
     if status.ended:
         change.depth -= 1
         step.ended(message.user_id, message.item_id, status)

@@ -9,7 +9,8 @@ SET status = CASE WHEN cancel_requested AND :status <> 'completed' THEN 'failed'
     expires_at_epoch = CASE WHEN :kept OR cancel_requested THEN :expires END,
     retry_count = retry_count + :attempt, cancel_requested = 0,
     place = CASE WHEN :status = 'pending' AND NOT cancel_requested THEN place END,
-    claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
+    claim_id = NULL, worker = CASE WHEN :status = 'completed' THEN worker END, lease_until_epoch = NULL,
+    updated_at_epoch = :now
 WHERE rowid = :row AND user_id = :user_id AND id = :id AND claim_id = :claim_id AND status = 'processing'
 RETURNING status, error_message
 
@@ -19,7 +20,7 @@ RETURNING status, error_message
 UPDATE pending_messages
 SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, processed_at_epoch = :now,
     expires_at_epoch = :expires, cancel_requested = 0, place = NULL,
-    claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
+    claim_id = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
 WHERE rowid IN (SELECT value FROM json_each(:rows)) AND claim_id = :claimed || rowid AND +status = 'processing'
 
 -- name: postpone

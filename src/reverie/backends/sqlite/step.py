@@ -16,6 +16,9 @@ import apsw
 import msgspec
 
 from reverie.backends.moves import Status
+from reverie.backends.sqlite import counts
+from reverie.backends.sqlite.attempts import note_end
+from reverie.backends.sqlite.rows import decode_json, to_json
 from reverie.errors import InvalidMessageError, QueueFullError
 from reverie.storage.queries import load_queries
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], int], None]
     """Writes the effects of one message in the settling transaction: (connection, message, effects, now)."""
 
-__all__ = ["UNWRITABLE", "Step", "decode_json", "to_json"]
+__all__ = ["UNWRITABLE", "Step"]
 
 SQL = load_queries(__package__ or "", "lanes.sql")
 UNWRITABLE = (
@@ -42,14 +45,6 @@ UNWRITABLE = (
     QueueFullError,
 )
 """What is wrong with what is to be written, rather than with the file."""
-
-
-decode_json = msgspec.json.decode
-
-
-def to_json(value: Any) -> str:
-    """A value as JSON text, the way statements over whole batches take it."""
-    return msgspec.json.encode(value).decode()
 
 
 @dataclass(slots=True)
@@ -89,6 +84,8 @@ class Step:
         self._lanes: dict[int, LaneChange] = {}
         self._ended: list[tuple[str, str, Status]] = []
         self._loaded: Counters | None = None
+        self.counts = counts.Counts()
+        """How many messages of each label the step has brought into which status."""
         self.woken: set[str] = set()
         """Labels that have a lane in the ring which was not there before."""
         self.earliest: int | None = None
@@ -97,14 +94,15 @@ class Step:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Let what happens inside hold whole or not at all."""
-        lanes, ended, counters = self._lanes, self._ended, self._loaded
+        lanes, ended, counters, counted = self._lanes, self._ended, self._loaded, self.counts
         self._lanes, self._ended = {k: copy(v) for k, v in lanes.items()}, list(ended)
         self._loaded = None if counters is None else replace(counters)
+        self.counts = counted.copy()
         try:
             with self.connection:
                 yield
         except BaseException:
-            self._lanes, self._ended, self._loaded = lanes, ended, counters
+            self._lanes, self._ended, self._loaded, self.counts = lanes, ended, counters, counted
             raise
 
     @property
@@ -125,10 +123,13 @@ class Step:
         return self._loaded
 
     def close(self) -> None:
-        """Write the counters, at the end of the transaction."""
+        """Write the counters and counts, at the end of the transaction."""
         counters = self._loaded
         if counters is not None and counters != self._stored:
-            self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth))
+            completed_at = self.now if self.counts.any_completed else None
+            self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth, completed_at))
+        if changes := self.counts.changes:
+            self.rows(counts.WRITE, {"changes": to_json(changes)})
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and read all it answers."""
@@ -158,7 +159,9 @@ class Step:
         """End a message that waits: as cancelled, or as a dead letter with this error."""
         status = Status.CANCELLED if error == "cancelled" else Status.FAILED
         expires = self.now + self.limits.retention_ms if status is Status.CANCELLED else None
-        self.rows(SQL["end_waiting"], (row, error, self.now, expires))
+        ((label,),) = self.rows(SQL["end_waiting"], (row, error, self.now, expires))
+        note_end(self, user_id, item_id, status, None if status is Status.CANCELLED else error)
+        self.counts.move(label, Status.WAITING, status)
         self.lane(lane).depth -= 1
         self.ended(user_id, item_id, status)
         self.expect(expires)

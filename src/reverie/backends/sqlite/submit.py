@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.moves import Status, Submitted
-from reverie.backends.sqlite.rows import extra_of, status_of
-from reverie.backends.sqlite.step import decode_json, to_json
+from reverie.backends.sqlite.rows import decode_json, extra_of, status_of, to_json
 from reverie.clock import to_epoch_ms
 from reverie.message import Key, Lane, level_of
 from reverie.storage.queries import load_queries
@@ -58,12 +57,10 @@ def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
         plain = []
         answers.append(_insert_unique(step, message))
     answers += _insert_all(step, plain)
-    children = [
-        message
-        for message, answer in zip(messages, answers, strict=True)
-        if message.depends_on and answer.status == "accepted"
-    ]
-    if children:
+    accepted = [m for m, answer in zip(messages, answers, strict=True) if answer.status == "accepted"]
+    for label, count in Counter(message.label for message in accepted).items():
+        step.counts.move(label, None, Status.WAITING, count)
+    if children := [message for message in accepted if message.depends_on]:
         _link(step, children)
     return answers
 

@@ -89,7 +89,8 @@ ORDER BY CASE status WHEN 'pending' THEN 1 WHEN 'processing' THEN 2 ELSE 3 END, 
 -- A message whose time has come keeps its place; one that is put off leaves it.
 UPDATE pending_messages
 SET due_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN max(:due, :now) END,
-    place = CASE WHEN :due > :now THEN NULL ELSE place END, updated_at_epoch = :now
+    place = CASE WHEN :due > :now THEN NULL ELSE place END,
+    updated_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN :now ELSE updated_at_epoch END
 WHERE rowid = :row
 
 -- name: tenant_depths

@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.backends.moves import Presence
+from reverie.backends.sqlite.attempts import history
 from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
-from reverie.backends.views import ItemStatus, LabelState, Page
+from reverie.backends.views import ItemStatus, LabelState, LaneState, Page, QueueHealth
+from reverie.message import Lane
 
 if TYPE_CHECKING:
     import apsw
 
-    from reverie.backends.views import StatusQuery
+    from reverie.backends.views import Attempt, StatusQuery
     from reverie.clock import Clock
+    from reverie.message import Key
     from reverie.storage.sqlite import Database
 
 __all__ = ["SqliteViews"]
 
 SQL = load_statements("views.sql")
 READS = {name: SQL[name].replace(":filter", SQL["filter"]) for name in ("item", "task", "user", "dead")}
+
+COUNTS = ("waiting", "in_progress", "completed", "failed", "cancelled", "completed_ever", "failed_ever")
+LOOK_AT, COMPARE = 1000, 100
+"""How many rows are looked at to find the oldest, and how many that could run are compared."""
 
 
 class SqliteViews:
@@ -60,38 +67,68 @@ class SqliteViews:
 
     async def labels(self) -> list[LabelState]:
         """See `QueueViews.labels`."""
+        now = self._clock.now()
 
-        def job(connection: apsw.Connection) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
-            return connection.execute(SQL["labels"]).fetchall(), dict(connection.execute(SQL["paused"]))
+        def job(connection: apsw.Connection) -> tuple[list[tuple[Any, ...]], dict[str, str], list[Presence]]:
+            counts = connection.execute(SQL["labels"]).fetchall()
+            return counts, dict(connection.execute(SQL["paused"])), _workers(connection, now)
 
-        rows, paused = await self._database.read(job)
-        counts = {label: (waiting, running) for label, waiting, running in rows}
-        handled = {label for worker in await self.workers() for label in worker.labels}
-        states = []
-        for label in sorted(counts.keys() | handled | paused.keys()):
-            waiting, running = counts.get(label, (0, 0))
-            states.append(
-                LabelState(
-                    label=label,
-                    waiting=waiting,
-                    in_progress=running,
-                    handled=label in handled,
-                    paused=paused.get(label),
-                )
+        rows, paused, workers = await self._database.read(job)
+        counts = {label: dict(zip(COUNTS, numbers, strict=True)) for label, *numbers in rows}
+        handled = {label for worker in workers for label in worker.labels}
+        return [
+            LabelState(
+                label=label,
+                **counts.get(label, {}),
+                handled=label in handled,
+                paused=paused.get(label),
             )
-        return states
+            for label in sorted(counts.keys() | handled | paused.keys())
+        ]
 
     async def workers(self) -> list[Presence]:
         """See `QueueViews.workers`."""
         now = self._clock.now()
+        return await self._database.read(lambda connection: _workers(connection, now))
+
+    async def lanes(self, user_id: str) -> list[LaneState]:
+        """See `QueueViews.lanes`."""
 
         def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
-            return connection.execute(SQL["workers"], {"now": now}).fetchall()
+            return connection.execute(SQL["lanes"], {"user_id": user_id}).fetchall()
 
         return [
-            Presence(worker=worker, labels=tuple(msgspec.json.decode(labels)), lives_ms=lives_ms)
-            for worker, labels, lives_ms in await self._database.read(job)
+            LaneState(lane=Lane(*name), waiting=waiting, in_progress=running)
+            for *name, waiting, running in await self._database.read(job)
         ]
+
+    async def health(self) -> QueueHealth:
+        """See `QueueViews.health`."""
+        bindings = {"now": self._clock.now(), "look_at": LOOK_AT, "compare": COMPARE}
+
+        def job(connection: apsw.Connection) -> QueueHealth:
+            waiting = connection.execute(SQL["oldest_waiting"], bindings).get
+            if waiting is None:
+                waiting = connection.execute(SQL["first_in_turn"]).get
+            return QueueHealth(
+                oldest_waiting_at=waiting,
+                oldest_in_progress_at=connection.execute(SQL["oldest_in_progress"], bindings).get,
+                last_completed_at=connection.execute(SQL["last_completed"]).get,
+            )
+
+        return await self._database.read(job)
+
+    async def history(self, key: Key) -> list[Attempt]:
+        """See `QueueViews.history`."""
+        return await self._database.read(lambda connection: history(connection, key))
+
+
+def _workers(connection: apsw.Connection, now: int) -> list[Presence]:
+    rows: list[tuple[Any, ...]] = connection.execute(SQL["workers"], {"now": now}).fetchall()
+    return [
+        Presence(worker=worker, labels=tuple(msgspec.json.decode(labels)), lives_ms=lives_ms)
+        for worker, labels, lives_ms in rows
+    ]
 
 
 def _item(row: tuple[Any, ...], *, with_message: bool) -> ItemStatus:

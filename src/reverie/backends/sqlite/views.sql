@@ -19,10 +19,50 @@ rowid > :after AND (:label IS NULL OR message_type = :label)
 AND (NOT :dead OR (+status = 'failed' AND error_message IS NOT 'cancelled'))
 
 -- name: labels
-SELECT message_type, sum(depth) - sum(running), sum(running) FROM lanes GROUP BY 1 HAVING sum(depth) > 0
+-- A process of an earlier version may have moved something without counting it.
+SELECT label, max(0, waiting), max(0, in_progress), max(0, completed), max(0, failed), max(0, cancelled),
+  completed_ever, failed_ever
+FROM label_counts
+WHERE max(waiting, in_progress, completed, failed, cancelled, completed_ever, failed_ever) > 0
 
 -- name: paused
 SELECT label, reason FROM paused_labels
 
 -- name: workers
 SELECT worker, labels, lives_ms FROM workers WHERE alive_until_epoch > :now ORDER BY worker
+
+-- name: lanes
+SELECT user_id, project_id, message_type, depth - running, running FROM lanes
+WHERE user_id = :user_id AND depth > 0 ORDER BY project_id, message_type
+
+-- name: oldest_waiting
+-- Rows come in the order of their submission. Most of those that could run are among the first; where very many are
+-- put off, only so many are looked at.
+SELECT min(updated_at_epoch) FROM (
+  SELECT m.updated_at_epoch FROM (
+    SELECT lane, place, updated_at_epoch FROM pending_messages INDEXED BY idx_pending_messages_status
+    WHERE status = 'pending' LIMIT :look_at
+  ) AS m
+  JOIN lanes AS l ON l.lane = m.lane
+  WHERE m.place IS NOT NULL AND (l.rest_until_epoch IS NULL OR l.rest_until_epoch <= :now) LIMIT :compare
+)
+
+-- name: first_in_turn
+-- Since when the first message waits of the lane that comes next; the oldest of all labels.
+SELECT min((
+  SELECT m.updated_at_epoch FROM pending_messages AS m
+  WHERE m.status = 'pending' AND m.place IS NOT NULL AND m.lane = (
+    SELECT l.lane FROM lanes AS l WHERE l.message_type = c.label AND l.turn IS NOT NULL ORDER BY l.turn LIMIT 1
+  )
+  ORDER BY m.place LIMIT 1
+))
+FROM label_counts AS c
+
+-- name: oldest_in_progress
+SELECT min(coalesce(claimed_at_epoch, started_at_epoch)) FROM (
+  SELECT claimed_at_epoch, started_at_epoch FROM pending_messages INDEXED BY idx_pending_messages_status
+  WHERE status = 'processing' LIMIT :look_at
+)
+
+-- name: last_completed
+SELECT last_completed_epoch FROM queue_counters
