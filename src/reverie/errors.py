@@ -35,7 +35,7 @@ __all__ = [
 
 def redacted(url: str) -> str:
     """A URL that may be shown: without its user and password."""
-    return re.sub(r"(?<=//)[^/\s'\"][^\s'\"?#]*@", "", re.sub(r"(?<=[?&]password=)[^&\s'\"]+", "…", url))
+    return re.sub(r"(?<=://)[^/\s'\"][^\s'\"?#]*@", "", re.sub(r"(?<=[?&]password=)[^&\s'\"]+", "…", url))
 
 
 def shown(value: object, depth: int = 3) -> str:

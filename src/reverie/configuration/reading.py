@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from reverie.configuration.fields import Field, Place, all_fields, find
-from reverie.errors import InvalidSettingError, InvalidSettingsError
+from reverie.errors import InvalidSettingError, InvalidSettingsError, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +121,7 @@ def _problem(model: type[BaseModel], sources: Sequence[Source], details: ErrorDe
         place = place[:-1]
     found = find(model, place)
     value = details.get("input")
-    if isinstance(found, Field) and found.secret:
+    if any(is_secret(part) for part in place):
         value = "(hidden)"
     if unknown:
         reason = "no such setting" + _hint(model, place)
@@ -140,15 +140,14 @@ def _problem(model: type[BaseModel], sources: Sequence[Source], details: ErrorDe
 
 
 def _hint(model: type[BaseModel], place: Place) -> str:
-    """The known name that is nearest: one of the same group, else the same name in another."""
+    """The known name that is nearest: the same in another group, else one like it."""
     group = find(model, place[:-1])
-    if isinstance(group, type):
-        near = get_close_matches(place[-1], list(group.model_fields), 1)
-        if near:
-            return f"; did you mean {'.'.join((*place[:-1], near[0]))}?"
     names = [field.name for field in all_fields(model)]
-    same = [name for name in names if name.rpartition(".")[2] == place[-1]]
-    near = same[:1] or get_close_matches(".".join(place), names, 1)
+    near = [name for name in names if name.rpartition(".")[2] == place[-1]]
+    if not near and isinstance(group, type):
+        siblings = get_close_matches(place[-1], list(group.model_fields), 1)
+        near = [".".join((*place[:-1], sibling)) for sibling in siblings]
+    near = near or get_close_matches(".".join(place), names, 1, 0.8)
     if near:
         return f"; did you mean {near[0]}?"
     known = ", ".join(group.model_fields) if isinstance(group, type) else "none"

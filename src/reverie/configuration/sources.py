@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from reverie.configuration.fields import PREFIX, Field, Place, all_fields, find
-from reverie.errors import InvalidSettingError, shown
+from reverie.errors import InvalidSettingError, is_secret, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,14 +160,15 @@ def _put_text(source: Source, place: Place, found: Field | type[BaseModel], name
 
 def _unknown_variable(model: type[BaseModel], name: str, text: str) -> InvalidSettingError | None:
     """Variables of others may begin like ours; one that is nearly ours, or has our `__`, was meant for us."""
-    known = [setting.variable for setting in all_fields(model) if "<" not in setting.variable]
-    nested = "__" in name
-    near = get_close_matches(name.upper(), known, 1, 0.6 if nested else 0.9)
+    known = [setting.variable.removeprefix(PREFIX) for setting in all_fields(model)]
+    rest = name.upper().removeprefix(PREFIX)
+    nested = "__" in rest
+    near = get_close_matches(rest, known, 1, 0.6 if nested else 0.9)
     if not nested and (not near or text.startswith(SERVICE)):
         return None
-    hint = f"; did you mean {near[0]}?" if near else ": see docs/settings.md"
-    dotted = name[len(PREFIX) :].lower().replace("__", ".")
-    return InvalidSettingError(dotted, text, f"no such setting{hint}", name)
+    hint = f"; did you mean {PREFIX}{near[0]}?" if near else ": see docs/settings.md"
+    value = "(hidden)" if is_secret(rest) else text
+    return InvalidSettingError(rest.lower().replace("__", "."), value, f"no such setting{hint}", name)
 
 
 def _pairs(node: yaml.Node | None) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
