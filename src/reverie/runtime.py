@@ -254,6 +254,7 @@ class Runtime:
             return RedisBackend(
                 url,
                 limits,
+                prefix=settings.redis_prefix,
                 allow_volatile=settings.allow_volatile,
                 durability_assumed=settings.durability_assumed,
             )
