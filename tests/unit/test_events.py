@@ -20,8 +20,7 @@ from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator
-    from pathlib import Path
+    from collections.abc import AsyncGenerator
 
 PATIENCE_S = 20.0
 
@@ -62,13 +61,6 @@ def event(number: int, name: EventName = EventName.FINISH, **fields) -> Event:
 @pytest.fixture
 def bus() -> EventBus:
     return EventBus(Outside())
-
-
-@pytest.fixture(params=["memory://", "sqlite"])
-def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Scheduler]:
-    url = request.param if request.param.endswith("//") else f"sqlite:///{tmp_path}/q.db"
-    with Scheduler(url, clock=clock).used() as opened:
-        yield opened
 
 
 # -- the bus -----------------------------------------------------------------------------------------

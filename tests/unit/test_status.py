@@ -12,25 +12,21 @@ from reverie.observe.status import business_status
 from reverie.testing import ManualClock, drain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    pass
 
 WEEK_S = 7 * 24 * 3600
 AT = "2027-01-15T08:00:00+00:00"
 LATER = "2027-01-15T08:00:05+00:00"
 
 
-@pytest.fixture(params=["memory://", "sqlite"])
-def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Scheduler]:
-    url = request.param if request.param.endswith("//") else f"sqlite:///{tmp_path}/q.db"
-    with Scheduler(url, clock=clock).used() as opened:
+@pytest.fixture
+def scheduler(scheduler: Scheduler, clock: ManualClock) -> Scheduler:
+    @scheduler.handler("work")
+    def work(message: Message):
+        clock.advance(5)
+        return Bury("broken") if message.content == "bad" else None
 
-        @opened.handler("work")
-        def work(message: Message):
-            clock.advance(5)
-            return Bury("broken") if message.content == "bad" else None
-
-        yield opened
+    return scheduler
 
 
 def status_of(scheduler: Scheduler, item_id: str):
