@@ -11,6 +11,7 @@ import typer
 
 from reverie.cli import act, dead, events, look, send, waiting
 from reverie.cli.app import scheduler_of
+from reverie.cli.config import config
 from reverie.cli.options import App, Json, Url
 from reverie.cli.output import print_json, print_table, set_up_logs, show_error, shown_errors
 
@@ -29,6 +30,7 @@ cli = typer.Typer(
 for part in (send, look, waiting, events, act):
     cli.add_typer(part.commands)
 cli.add_typer(dead.commands, name="dead")
+cli.add_typer(config, name="config")
 
 
 def main() -> None:
@@ -73,7 +75,6 @@ def serve(
     with shown_errors():
         from reverie.api.app import serve as run_server
         from reverie.errors import redacted
-        from reverie.settings import scheduler_enabled
 
         set_up_logs()
         scheduler = scheduler_of(url, app)
@@ -82,7 +83,7 @@ def serve(
             scheduler.asynchronous,
             host=host or server.host,
             port=server.port if port is None else port,
-            run_worker=scheduler_enabled(),
+            run_worker=server.run_worker,
             announce=lambda address: typer.echo(
                 f"Reverie is listening on {address} (process {os.getpid()}), "
                 f"data in {redacted(scheduler.runtime.settings.queue_url)}",
