@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -50,6 +51,8 @@ __all__ = ["Runtime"]
 
 WATCH_GRACE_S = 5.0
 """A look at the rules may take so long when the process stops."""
+FLUSH_S = 1.0
+"""How long those who listen to events may take to hear the last ones."""
 SCHEMES = ["sqlite:///", "redis://", "rediss://", "unix://", "memory://"]
 
 
@@ -200,6 +203,7 @@ class Runtime:
             await supervisor.stop(self.settings.worker.grace_s)
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
+        await asyncio.to_thread(self.bus.flush, FLUSH_S)
         await self.backend.close()
         await self.store.close()
         self._opened = False
@@ -250,6 +254,7 @@ class Runtime:
             return RedisBackend(
                 url,
                 limits,
+                prefix=settings.redis_prefix,
                 allow_volatile=settings.allow_volatile,
                 durability_assumed=settings.durability_assumed,
             )

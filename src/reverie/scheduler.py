@@ -258,7 +258,6 @@ class AsyncScheduler(_Handlers):
         self, business_task_id: str, user_id: str
     ) -> dict[str, Any] | None:
         """How a business task stands, over all its items; None if nobody knows it."""
-        await self.open()
         return await self.observe.tasks.get_task_status_by_business_id(business_task_id, user_id)
 
     async def start_background_monitor(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from reverie.cli.options import App, Json, Url
 from reverie.cli.output import print_json, set_up_logs, shown_errors
 
 if TYPE_CHECKING:
@@ -23,20 +24,11 @@ __all__ = ["worker_cli"]
 
 worker_cli = typer.Typer()
 
-Url = Annotated[
-    Optional[str],  # noqa: UP045  typer reads this when it runs
-    typer.Option("--url", help="The queue: sqlite:///path, redis://host:port/db. Default: the settings."),
-]
-App = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option("--app", help="module:attribute of the scheduler that holds your handlers."),
-]
 Processes = Annotated[
     Optional[int],  # noqa: UP045
     typer.Option(min=1, help="Worker processes to keep running. Default: the setting worker.processes, 1."),
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="Run what is ready now, then end.")]
-Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 Now = Annotated[bool, typer.Option("--now", help="Do not wait for handlers that run.")]
 Hidden = Annotated[Optional[int], typer.Option(hidden=True)]  # noqa: UP045
 
