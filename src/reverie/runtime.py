@@ -11,6 +11,9 @@ from reverie.backends.control import CancelItems
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
+from reverie.capture.ingester import SpoolIngester
+from reverie.capture.spool import Spool
+from reverie.capture.spool_reader import SpoolReader
 from reverie.clock import SystemClock
 from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Accepted
+    from reverie.backends.moves import Accepted, Submitted
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.settings import LabelSettings
@@ -66,6 +69,10 @@ class Runtime:
         self._middleware: list[Middleware] = []
         self.worker = self._new_worker()
         self._supervisor: Supervisor | None = None
+        spool = settings.spool
+        self.spool = Spool(settings.spool_dir, max_files=spool.max_files, max_file_bytes=spool.max_file_bytes)
+        self.ingester: SpoolIngester | None = None
+        """Takes spooled messages into the queue, while a worker or a server runs."""
 
     def register(
         self,
@@ -110,6 +117,17 @@ class Runtime:
             await self.backend.open()
             self._opened = True
 
+    async def ingest(self) -> None:
+        """Take spooled messages into the queue from now on. Idempotent."""
+        await self.open()
+        if self.ingester is None and not self.settings.queue_url.startswith("memory:"):
+            files = SpoolReader(self.spool.folder, self.limits, self.spool.max_file_bytes)
+            self.ingester = SpoolIngester(files, self._submit, self.settings.spool.look_s)
+            await self.ingester.start()
+
+    async def _submit(self, messages: Sequence[Message]) -> list[Submitted]:
+        return (await self.backend.queue.submit(self.prepare(messages))).answers
+
     async def control(self, command: Command) -> ControlResult:
         """Do what a person asks of the queue."""
         await self.open()
@@ -139,12 +157,16 @@ class Runtime:
                 processes=settings.worker.processes, environment=environment_of(settings)
             )
             await self._supervisor.start()
+        await self.ingest()
 
     async def stop(self) -> None:
         """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             await supervisor.stop(self.settings.worker.grace_s)
+        if self.ingester is not None:
+            await self.ingester.stop(self.settings.worker.grace_s)
+            self.ingester = None
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
         await self.backend.close()

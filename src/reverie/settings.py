@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from reverie.backends.settings import QueueSettings
+from reverie.capture.settings import SpoolSettings
 from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.errors import InvalidSettingError
 from reverie.memory.settings import MemorySettings
@@ -77,6 +78,7 @@ class Settings(BaseSettings):
     )
     queue: QueueSettings = Field(default_factory=QueueSettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
+    spool: SpoolSettings = Field(default_factory=SpoolSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
@@ -108,6 +110,11 @@ class Settings(BaseSettings):
             return self.memory.url
         same = self.queue_url.startswith(("sqlite:", "memory:"))
         return self.queue_url if same else self._default_url
+
+    @property
+    def spool_dir(self) -> Path:
+        """Where captured messages wait while the backend is away."""
+        return (self.spool.dir or self.data_dir / "spool").expanduser().resolve()
 
     @property
     def _default_url(self) -> str:

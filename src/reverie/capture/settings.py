@@ -1,0 +1,26 @@
+"""How captured messages wait on disk while the backend is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["SpoolSettings"]
+
+
+class SpoolSettings(BaseModel):
+    """The spool."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dir: Path | None = Field(
+        None, description="folder of captured messages that wait; default: spool in the data folder"
+    )
+    max_files: int = Field(
+        100_000, ge=1, description="files that may wait; about so many, then a capture is refused"
+    )
+    max_file_bytes: int = Field(
+        16 * 1024 * 1024, ge=1, description="bytes of one file; a larger one is refused, or set aside"
+    )
+    look_s: float = Field(2, gt=0, description="seconds between two looks for files to take in")
