@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -179,11 +180,16 @@ def test_spools_while_the_server_is_away(redis_url: str, tmp_path: Path, away_ur
     assert len(waiting(tmp_path / "spool")) == 3
     assert scheduler.runtime.ingester is None
     ran: list[str] = []
+    more = threading.Semaphore(0)
+
+    @scheduler.handler("spool_note")
+    def note(message: Message) -> None:
+        ran.append(message.item_id)
+        more.release()
+
     Path(away_url.removeprefix("unix://")).symlink_to(redis_url.removeprefix("unix://"))
-    scheduler.handler("spool_note")(lambda message: ran.append(message.item_id))
     with scheduler:
-        while waiting(tmp_path / "spool"):
-            scheduler.run(asyncio.sleep(0))
+        assert all(more.acquire(timeout=60) for _ in answers)
         for answer in answers:
             assert scheduler.wait(answer.item_id, user_id="ann").status == "completed"
     assert ran == [answer.item_id for answer in answers]
