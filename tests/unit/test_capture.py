@@ -122,6 +122,33 @@ async def test_a_tenant_that_is_full_holds_up_only_its_own(tmp_path: Path, folde
     await scheduler.stop()
 
 
+async def test_room_that_comes_in_between_does_not_change_the_order(tmp_path: Path, folder: Path) -> None:
+    scheduler = AsyncScheduler(
+        settings=load_settings(data_dir=tmp_path, queue={"url": "memory://", "max_depth_per_tenant": 5})
+    )
+    ran: list[str] = []
+    scheduler.handler("note")(lambda message: ran.append(message.item_id))
+    ingester = ingester_of(scheduler, folder)
+    submit = ingester._submit
+
+    async def submit_and_make_room(messages):
+        try:
+            return await submit(messages)
+        except QueueFullError:
+            if len(messages) == 1:
+                await scheduler.runtime.worker.drain()
+            raise
+
+    ingester._submit = submit_and_make_room
+    given = [Spool(folder).write(NOTE) for _ in range(20)]
+    await scheduler.open()
+    while waiting(folder):
+        await ingester.look()
+    await scheduler.runtime.worker.drain()
+    assert ran == given
+    await scheduler.stop()
+
+
 async def test_looks_at_the_start_and_when_poked(scheduler: AsyncScheduler, spool: Spool) -> None:
     taken = asyncio.Event()
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -218,3 +219,25 @@ for number in itertools.count():
     ids = [message["item_id"] for message in kept]
     assert len(set(ids)) == len(ids)
     assert [item for item in ids if item in set(told)] == told, "all that were promised, in their order"
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "rename"])
+def test_killed_at_each_step(spool: Spool, folder: Path, step: str) -> None:
+    """Before a file has its name it is none; `write` stands for a part of it."""
+    program = """
+import os, sys
+from reverie.capture.spool import Spool
+def die(*arguments, **_):
+    if sys.argv[2] == "write":
+        write(arguments[0], arguments[1][:10])
+    os.kill(os.getpid(), 9)
+write = os.write
+setattr(os, sys.argv[2], die)
+Spool(sys.argv[1]).write({"user_id": "ann", "label": "note"})
+"""
+    spool.write(NOTE)
+    done = subprocess.run([sys.executable, "-c", program, str(folder), step], check=False)
+    assert done.returncode == -signal.SIGKILL
+    kept, unfinished = sorted(folder.iterdir(), reverse=True)
+    assert json.loads(kept.read_bytes())["label"] == "note"
+    assert re.fullmatch(r"\..*\.json\.tmp", unfinished.name)
