@@ -31,7 +31,7 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await (scheduler.start() if run_worker else scheduler.open())
+        await (scheduler.start() if run_worker else scheduler.runtime.ingest())
         yield
         await scheduler.stop()
 
