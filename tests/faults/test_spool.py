@@ -26,7 +26,7 @@ LOOK = {"REVERIE_SPOOL__LOOK_S": "0.05"}
 
 
 def spool_of(place: Place) -> Path:
-    return place.folder / "spool"
+    return place.settings().spool_dir
 
 
 def capture(place: Place, item_id: str) -> None:
