@@ -80,12 +80,12 @@ def scheduler_routes(scheduler: AsyncScheduler) -> APIRouter:
 
     @routes.get("/wait/stream", response_class=EventStream)
     async def wait_stream(
-        user_name: UserName, timeout_seconds: Timeout = 120, poll_interval: Poll = 0.5
+        request: Request, user_name: UserName, timeout_seconds: Timeout = 120, poll_interval: Poll = 0.5
     ) -> EventStream:
         """The same as events: one each poll, the last one `idle` or `timeout`."""
         states = scheduler.observe.idling(user_name, timeout=timeout_seconds, poll=poll_interval)
         first = await anext(states)  # so that what is refused is refused as an answer, not as a stream
-        return EventStream(_progress(user_name, first, states))
+        return EventStream(request, _progress(user_name, first, states))
 
     return routes
 

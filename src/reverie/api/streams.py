@@ -1,11 +1,13 @@
-"""Answers that take their time: they end when the client hangs up, when the server stops, or when done."""
+"""Answers that take their time: they end when done, when the client hangs up, or when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 from fastapi import HTTPException
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["EventStream", "unless_gone"]
 
 T = TypeVar("T")
+Event = dict[str, Any]
 
 log = get_logger(__name__)
 
 SEND_TIMEOUT_S = 30.0
 """A client that takes nothing for so long is hung up on."""
+LAST_WORDS_S = 5.0
+"""When the server stops, a stream may take so long to say so."""
+STOPPING = "the server stops: ask again when it is back"
 
 
 class EventStream(EventSourceResponse):
@@ -36,41 +42,38 @@ class EventStream(EventSourceResponse):
     An error in the middle is told as an event `error` with `{code, message, data}`, and ends the stream.
     """
 
-    def __init__(self, events: AsyncGenerator[dict[str, Any]]) -> None:
-        super().__init__(_lines(events), sep="\n", send_timeout=SEND_TIMEOUT_S)
+    def __init__(self, request: Request, events: AsyncGenerator[Event]) -> None:
+        super().__init__(
+            _written(events, request.app.state.stopping),
+            sep="\n",
+            send_timeout=SEND_TIMEOUT_S,
+            shutdown_event=anyio.Event(),
+            shutdown_grace_period=LAST_WORDS_S,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the events end, or nobody takes them any more."""
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            log.warning("stream.client_too_slow", path=scope["path"], timeout_s=SEND_TIMEOUT_S)
-
-
-async def _lines(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[ServerSentEvent]:
-    try:
-        async for event in events:
-            yield ServerSentEvent(_json(event), sep="\n")
-    except ReverieError as error:
-        problem = {"code": status_of(error), "message": str(error), "data": None}
-        yield ServerSentEvent(_json(problem), event="error", sep="\n")
-    finally:
-        await events.aclose()
+            log.warning("stream.client_too_slow", path=scope["path"], timeout_s=self.send_timeout)
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do what may take long, but give it up when the client hangs up or the server stops."""
     doing = asyncio.ensure_future(work)
-    endings = {asyncio.ensure_future(_hang_up(request)), asyncio.ensure_future(_stop(request))}
+    hang_up = asyncio.ensure_future(_hang_up(request))
+    stop = asyncio.ensure_future(request.app.state.stopping.wait())
+    tasks = {doing, hang_up, stop}
     try:
-        await asyncio.wait({doing, *endings}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise HTTPException(503, "the server stops: ask again when it is back")
+            raise HTTPException(503, STOPPING)  # nobody hears it if the client has gone
         return doing.result()
     finally:
-        for task in (doing, *endings):
+        for task in tasks:
             task.cancel()
-        await asyncio.wait({doing, *endings})
+        await asyncio.wait(tasks)
 
 
 async def _hang_up(request: Request) -> None:
@@ -78,9 +81,37 @@ async def _hang_up(request: Request) -> None:
         pass
 
 
-async def _stop(request: Request) -> None:
-    await request.app.state.stopping.wait()
+async def _written(events: AsyncGenerator[Event], stopping: asyncio.Event) -> AsyncGenerator[ServerSentEvent]:
+    try:
+        async with aclosing(_until(stopping, events)) as heard:
+            async for event in heard:
+                yield _line(event)
+        if stopping.is_set():
+            yield _line({"code": 503, "message": STOPPING, "data": None}, "error")
+    except ReverieError as error:
+        yield _line({"code": status_of(error), "message": str(error), "data": None}, "error")
 
 
-def _json(data: dict[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+async def _until(stopping: asyncio.Event, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """The events, as long as the server does not stop."""
+    stop = asyncio.ensure_future(stopping.wait())
+    step: asyncio.Future[Event | None] = stop  # type: ignore[assignment]
+    try:
+        while True:
+            step = asyncio.ensure_future(anext(events, None))
+            await asyncio.wait({step, stop}, return_when=asyncio.FIRST_COMPLETED)
+            event = step.result() if step.done() else None
+            if event is None:
+                return
+            yield event
+    finally:
+        stop.cancel()
+        step.cancel()
+        with anyio.CancelScope(shield=True):  # whoever hangs up cancels this generator, again and again
+            await asyncio.wait({step})
+            await events.aclose()
+
+
+def _line(event: Event, name: str | None = None) -> ServerSentEvent:
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return ServerSentEvent(data, event=name, sep="\n")

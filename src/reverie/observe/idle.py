@@ -113,9 +113,9 @@ async def _idle_or(moment: float, looks: _Looks, settled: asyncio.Event) -> None
 
 
 def _tick_after(now: float, poll: float) -> float:
-    """The next multiple of `poll`."""
+    """The next multiple of `poll`; one that is as good as now has been."""
     poll = max(poll, GATHER_S)
-    return (now // poll + 1) * poll
+    return ((now + GATHER_S / 2) // poll + 1) * poll
 
 
 def _hear(look: asyncio.Task[int]) -> None:
