@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import signal
 import socket
 from contextlib import asynccontextmanager
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "serve"]
 
+OPEN_FILES = 65_536
+"""A usual limit is 1024, which a thousand clients that wait would use up."""
 LAST_ANSWERS_S = 30
 """When the server stops, answers that have begun may take so long."""
 
@@ -57,6 +60,7 @@ def serve(
     scheduler: AsyncScheduler, *, host: str, port: int, run_worker: bool, announce: Callable[[str], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens."""
+    _allow_open_files(OPEN_FILES)
     listener = _listen(host, port)
     asyncio.run(_try_out(scheduler))
     address, port = listener.getsockname()[:2]
@@ -81,6 +85,15 @@ class _Server(uvicorn.Server):
         """Let answers end, then the application."""
         self._stopping.set()
         await super().shutdown(sockets)
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Let this process open so many files if the system lets it: each client that waits needs one."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def _try_out(scheduler: AsyncScheduler) -> None:
