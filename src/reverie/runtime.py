@@ -199,6 +199,11 @@ class Runtime:
         await self.sampler.start()
         await self.watcher.start()
 
+    @property
+    def databases(self) -> list[Database]:
+        """The SQLite files that this process uses."""
+        return [one for one in self._databases.values() if one.path != ":memory:"]
+
     def measure(self) -> Metrics:
         """The metrics of this process, which are counted from the first call on."""
         if self.metrics is None:
