@@ -25,6 +25,8 @@ __all__ = [
     "ReverieError",
     "SalvageError",
     "SchemaTooNewError",
+    "SpoolError",
+    "SpoolFullError",
     "UnknownItemError",
     "UnknownSchemeError",
     "WaitTimeoutError",
@@ -198,6 +200,28 @@ class SchemaTooNewError(ReverieError):
         super().__init__(
             f"{path}: its {room} tables have version {found}, this Reverie knows up to {known}: "
             "upgrade Reverie, or point it at another file"
+        )
+
+
+class SpoolError(ReverieError):
+    """The spool could not keep a message."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        """Say which folder, what is wrong with it, and what to do."""
+        self.path, self.reason = path, reason
+        super().__init__(f"the spool {path} did not keep this: {reason}")
+
+
+class SpoolFullError(SpoolError):
+    """The spool takes no more."""
+
+    def __init__(self, path: str, max_files: int) -> None:
+        """Name the limit, and how to make room."""
+        self.max_files = max_files
+        super().__init__(
+            path,
+            f"spool.max_files = {max_files} is reached. Run a worker or a server that takes the files in "
+            "(reverie worker), and see in its log why they wait; or raise spool.max_files",
         )
 
 

@@ -81,6 +81,9 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(cli
 async def test_unknown_paths_tasks_and_methods(client) -> None:
     assert (await ask(client, "GET", "/product/nothing"))[:2] == (404, "Not Found")
     assert (await ask(client, "GET", "/product/add"))[0] == 405
+    assert (await client.get("/product/add")).headers["allow"] == "POST"
+    assert (await ask(client, "POST", "/product/add/"))[0] == 404
+    assert (await ask(client, "GET", "/product"))[0] == 404
     query = {"user_id": "ann", "task_id": "none"}
     assert (await ask(client, "GET", "/product/scheduler/status", params=query))[0] == 404
 
