@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.cli.processes import start_of
+from reverie.observe.rules import Alert
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was started: its app is looked for there."""
     options: dict[str, str]
     """Of its command line."""
+    alerts: list[Alert] = []
+    """What is wrong with its own duties, which nobody else can see."""
 
 
 class Daemon:

@@ -215,6 +215,7 @@ def _work(
     scheduler = scheduler_of(url, app)
     if background is not None:
         background.keep_log(scheduler.runtime.settings.worker)
+        background.watch(scheduler)
         on_ready = background.ready
     if drain:
         asyncio.run(run_until_drained(scheduler.asynchronous))
