@@ -16,7 +16,7 @@ from living import until
 from places import Place, Server
 from scale import evidence, scaled
 
-PATH = "/product/scheduler/wait/stream?user_name=ann&timeout_seconds=600&poll_interval=0.25"
+PATH = "/product/scheduler/wait/stream?user_name=ann&timeout_seconds=600&poll_interval=0.5"
 ON_A_SERVER = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 CLIENTS = max(200, scaled(1000))
 
