@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check format bench soak pins clean
+.PHONY: serve test check format bench soak settings-page pins clean
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
@@ -25,9 +25,13 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks queue --json
+	$(BIN)/python -m benchmarks events --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
+
+settings-page: $(VENV)/.dev  ## write docs/settings.md anew, from the settings themselves
+	$(BIN)/python -m reverie.settings_page > docs/settings.md
 
 pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 	$(BIN)/pip-compile $(PIN_FLAGS) --output-file requirements/base.txt pyproject.toml

@@ -6,26 +6,48 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import queue
-from benchmarks.report import print_report, shown_progress
+from benchmarks import events, queue
+from benchmarks.report import print_report, print_targets, shown_progress
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="what")
+    commands = parser.add_subparsers(required=True, metavar="what", dest="what")
     one = commands.add_parser("queue", help="submit, drain and latency of one backend")
     one.add_argument("--backend", choices=["sqlite", "memory"], default="sqlite")
-    one.add_argument("--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)")
-    one.add_argument("--lanes", type=_positive, default=10_000, help="over how many lanes (default 10,000)")
-    one.add_argument(
-        "--rounds", type=_positive, default=5, help="rounds; a figure is their median (default 5)"
-    )
-    one.add_argument("--json", action="store_true", help="only the JSON line")
     one.add_argument("--chart", type=Path, metavar="FILE.png", help="draw the figures into this file as well")
-    _run(parser.parse_args())
+    two = commands.add_parser(
+        "events", help="what looking in costs: listeners, and questions among many items"
+    )
+    two.add_argument(
+        "--items", type=_positive, default=1_000_000, help="how many are retained (default 1,000,000)"
+    )
+    for command in (one, two):
+        command.add_argument(
+            "--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)"
+        )
+        command.add_argument(
+            "--lanes", type=_positive, default=10_000, help="over how many lanes (default 10,000)"
+        )
+        command.add_argument(
+            "--rounds", type=_positive, default=5, help="rounds; a figure is their median (default 5)"
+        )
+        command.add_argument("--json", action="store_true", help="only the JSON line")
+    arguments = parser.parse_args()
+    (_queue if arguments.what == "queue" else _events)(arguments)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _events(arguments: argparse.Namespace) -> None:
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = events.measure(
+            arguments.messages, arguments.lanes, arguments.rounds, arguments.items, progress
+        )
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
+
+
+def _queue(arguments: argparse.Namespace) -> None:
     if arguments.chart and arguments.backend != "sqlite":
         raise SystemExit("--chart compares with raw SQLite: it needs --backend sqlite")
     if arguments.chart:

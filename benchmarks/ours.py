@@ -45,8 +45,10 @@ def open_scheduler(url: str) -> Scheduler:
     return scheduler
 
 
-def make_messages(count: int, lanes: int) -> list[Message]:
-    return [Message(user_id=f"user-{n % lanes}", label="noop", content="{}") for n in range(count)]
+def make_messages(count: int, lanes: int, first: int = 0) -> list[Message]:
+    return [
+        Message(user_id=f"user-{n % lanes}", label="noop", content="{}") for n in range(first, first + count)
+    ]
 
 
 def submit_singly(scheduler: Scheduler, messages: int, lanes: int) -> float:
@@ -92,13 +94,13 @@ def submit_in_batches(scheduler: Scheduler, messages: list[Message], batch: int)
     return len(messages) / (time.perf_counter() - began)
 
 
-def drain_by_process(url: str, messages: int) -> float:
+def drain_by_process(url: str, messages: int, way: str = "none") -> float:
     """One worker in a process of its own, from its start until all rows are completed; messages per second.
 
     A process of its own is how a worker is run, and nothing of the measuring program shares its interpreter.
     Starting Python and importing Reverie is not counted; opening the file and starting the worker is.
     """
-    with worker_process("drain", url, str(messages)) as worker:
+    with worker_process("drain", url, str(messages), way) as worker:
         worker.tell("go")
         (seconds,) = worker.hear("drained")
         return messages / float(seconds)

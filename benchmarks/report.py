@@ -11,7 +11,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["print_report", "shown_progress"]
+__all__ = ["print_report", "print_targets", "shown_progress"]
 
 RATES = {
     "submit_one_rate": "submit, one caller",
@@ -31,6 +31,14 @@ def shown_progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
+def print_targets(figures: dict[str, Any]) -> None:
+    """Print what was aimed at and what was found."""
+    targets = Table("target", "wanted", "found", "reached", title="Targets")
+    for name, target in figures["targets"].items():
+        targets.add_row(name, target["target"], str(target["value"]), "yes" if target["reached"] else "no")
+    Console().print(targets)
+
+
 def print_report(figures: dict[str, Any]) -> None:
     """Print all figures of a run."""
     console = Console()
@@ -45,12 +53,7 @@ def print_report(figures: dict[str, Any]) -> None:
     console.print(table)
     console.print(f"latency p50 {figures['latency_p50_ms']} ms, p99 {figures['latency_p99_ms']} ms")
     if "targets" in figures:
-        targets = Table("target", "wanted", "found", "reached", title="Targets")
-        for name, target in figures["targets"].items():
-            targets.add_row(
-                name, target["target"], str(target["value"]), "yes" if target["reached"] else "no"
-            )
-        console.print(targets)
+        print_targets(figures)
     if not figures.get("quiet", True):
         console.print(
             f"The machine was not quiet (noise {figures['noise']}): measure again before you believe this."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["judge"]
+__all__ = ["judge", "judged"]
 
 
 def judge(figures: dict[str, Any]) -> dict[str, Any]:
@@ -31,14 +31,15 @@ def judge(figures: dict[str, Any]) -> dict[str, Any]:
         "ratio_to_best_peer_full": {
             name: round(ratio, 3) for name, ratio in _to_best(figures, figures["peers_full"]).items()
         },
-        "targets": {
-            name: {
-                "value": round(value, 4),
-                "target": f"{sign} {bound:g}",
-                "reached": _holds(value, sign, bound),
-            }
-            for name, (value, sign, bound) in aims.items()
-        },
+        "targets": judged(aims),
+    }
+
+
+def judged(aims: dict[str, tuple[float, str, float]]) -> dict[str, Any]:
+    """Each aim with what was found, what was wanted, and whether it is reached."""
+    return {
+        name: {"value": round(value, 4), "target": f"{sign} {bound:g}", "reached": _holds(value, sign, bound)}
+        for name, (value, sign, bound) in aims.items()
     }
 
 

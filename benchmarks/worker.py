@@ -1,4 +1,4 @@
-"""The worker process that is measured: `python -m benchmarks.worker serve URL` or `drain URL MESSAGES`.
+"""The worker process that is measured: `python -m benchmarks.worker serve URL` or `drain URL MESSAGES WAY`.
 
 It talks in lines: `ready` when it can begin, then what its mode says.
 """
@@ -6,9 +6,13 @@ It talks in lines: `ready` when it can begin, then what its mode says.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import sys
 import time
 from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
 
 import apsw
 
@@ -16,14 +20,20 @@ from benchmarks.defaults import shipped_settings
 from reverie import AsyncScheduler, Message
 from reverie.storage.queries import load_queries
 
+if TYPE_CHECKING:
+    from reverie.observe.events import Event
+
 COUNT = load_queries("benchmarks", "raw.sql")["count_completed"]
+SUBSCRIBERS = 10
+EVENTS_OF_ONE = 3
+"""Of each message that was submitted before: dequeue, start, finish."""
 LOOK_S = 0.002
 """How often the rows are counted once all handlers have run."""
 
 
 def main() -> None:
     mode, url, *rest = sys.argv[1:]
-    asyncio.run(serve(url) if mode == "serve" else drain(url, int(rest[0])))
+    asyncio.run(serve(url) if mode == "serve" else drain(url, int(rest[0]), rest[1]))
 
 
 async def serve(url: str) -> None:
@@ -41,9 +51,19 @@ async def serve(url: str) -> None:
                 say(f"cpu {time.process_time()}")
 
 
-async def drain(url: str, messages: int) -> None:
-    """After a line comes in: say how many seconds it took until all rows were completed."""
-    scheduler = AsyncScheduler(settings=shipped_settings(url))
+async def drain(url: str, messages: int, way: str) -> None:
+    """After a line comes in: say how many seconds it took until all rows were completed.
+
+    `way` says who listens: none, ten subscribers, or the log.
+    """
+    settings = shipped_settings(url)
+    if way == "log":
+        logging.basicConfig(filename=os.devnull, level=logging.INFO)
+        settings.events.log = True
+    scheduler = AsyncScheduler(settings=settings)
+    heard = [0] * SUBSCRIBERS if way == "subscribers" else []
+    for number in range(len(heard)):
+        scheduler.observe.subscribe(partial(_count, heard, number))
     loop = asyncio.get_running_loop()
     handled = asyncio.Event()
     left = messages
@@ -64,6 +84,12 @@ async def drain(url: str, messages: int) -> None:
             while connection.execute(COUNT).get < messages:  # noqa: ASYNC110  a file sends no events
                 await asyncio.sleep(LOOK_S)
         say(f"drained {time.monotonic() - began}")
+    if any(count < EVENTS_OF_ONE * messages for count in heard):
+        raise SystemExit(f"subscribers heard of {heard} events of {messages} messages")
+
+
+def _count(heard: list[int], number: int, events: list[Event]) -> None:
+    heard[number] += len(events)
 
 
 def say(line: str) -> None:

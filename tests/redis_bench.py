@@ -54,7 +54,9 @@ class Bench:
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""
         others = {":labels", ":horizon", ":expiry", ":dead", ":failed", ":cancelled"}
-        return {key for key in self.key_names() - others if not key.startswith((":wake", "-status"))}
+        return {
+            key for key in self.key_names() - others if not key.startswith((":wake", ":history", "-status"))
+        }
 
     def tokens(self, label: str) -> int:
         return self.server.llen(f"{self.prefix}:wake:{label}")

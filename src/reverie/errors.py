@@ -6,6 +6,7 @@ decides by type and value, never by words.
 
 from __future__ import annotations
 
+import itertools
 import re
 
 __all__ = [
@@ -16,22 +17,57 @@ __all__ = [
     "InvalidMessageError",
     "InvalidSelectionError",
     "InvalidSettingError",
+    "InvalidSettingsError",
     "MissingExtraError",
     "NetworkFileSystemError",
     "QueueFullError",
     "ReverieError",
     "SalvageError",
     "SchemaTooNewError",
+    "SpoolError",
+    "SpoolFullError",
     "UnknownItemError",
     "UnknownSchemeError",
     "WaitTimeoutError",
+    "is_secret",
     "redacted",
+    "shown",
 ]
 
 
 def redacted(url: str) -> str:
     """A URL that may be shown: without its user and password."""
-    return re.sub(r"(?<=//)[^@/]*@", "", url)
+    return re.sub(r"(?<=://)[^/\s'\"][^\s'\"?#]*@", "", re.sub(r"(?<=[?&]password=)[^&\s'\"]+", "…", url))
+
+
+def shown(value: object, depth: int = 3) -> str:
+    """A value as it may be shown: no passwords, and only its beginning, since it may be endless."""
+    if isinstance(value, str):
+        text = redacted(value)
+        return repr(text if len(text) <= 200 else text[:199] + "…")
+    if isinstance(value, dict | list | tuple | set):
+        if depth == 0:
+            return "…"
+        parts = [
+            f"{shown(part, 0)}: {shown(_not_secret(part, value[part]), depth - 1)}"
+            if isinstance(value, dict)
+            else shown(part, depth - 1)
+            for part in itertools.islice(value, 8)
+        ]
+        inside = ", ".join([*parts, "…"] if len(value) > 8 else parts)
+        return f"{{{inside}}}" if isinstance(value, dict) else f"[{inside}]"
+    if isinstance(value, int) and value.bit_length() > 512:
+        return "a whole number of more than 150 digits"
+    return repr(value)
+
+
+def is_secret(name: object) -> bool:
+    """Whether what has this name is never shown."""
+    return re.search(r"(secret|password|token|api_?keys?)$", str(name), re.IGNORECASE) is not None
+
+
+def _not_secret(name: object, value: object) -> object:
+    return "(hidden)" if is_secret(name) and value is not None else value
 
 
 class ReverieError(Exception):
@@ -66,10 +102,25 @@ class InvalidSelectionError(ReverieError):
 class InvalidSettingError(ReverieError):
     """A setting was refused."""
 
-    def __init__(self, setting: str, value: object, reason: str) -> None:
-        """Name the setting where it stands, its value, and what is allowed."""
-        self.setting, self.value, self.reason = setting, value, reason
-        super().__init__(f"{setting} = {value!r}: {reason}")
+    def __init__(self, setting: str, value: object, reason: str, where: str = "") -> None:
+        """Name the setting, its value, what is allowed, and where it was set if that is known.
+
+        Without a setting it is the place itself that is wrong, such as a file that cannot be read.
+        """
+        self.setting, self.value, self.reason, self.where = setting, value, reason, where
+        what = f"{setting} = {shown(value)}" if setting else ""
+        super().__init__(": ".join(part for part in (where, what, reason) if part))
+
+
+class InvalidSettingsError(InvalidSettingError):
+    """Settings were refused."""
+
+    def __init__(self, problems: list[InvalidSettingError]) -> None:
+        """Name every problem, one on each line; the attributes are those of the first."""
+        first = problems[0]
+        super().__init__(first.setting, first.value, first.reason, first.where)
+        self.problems = problems
+        self.args = ("\n".join(str(problem) for problem in problems),)
 
 
 class UnknownSchemeError(ReverieError):
@@ -148,6 +199,28 @@ class SchemaTooNewError(ReverieError):
         super().__init__(
             f"{path}: its {room} tables have version {found}, this Reverie knows up to {known}: "
             "upgrade Reverie, or point it at another file"
+        )
+
+
+class SpoolError(ReverieError):
+    """The spool could not keep a message."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        """Say which folder, what is wrong with it, and what to do."""
+        self.path, self.reason = path, reason
+        super().__init__(f"the spool {path} did not keep this: {reason}")
+
+
+class SpoolFullError(SpoolError):
+    """The spool takes no more."""
+
+    def __init__(self, path: str, max_files: int) -> None:
+        """Name the limit, and how to make room."""
+        self.max_files = max_files
+        super().__init__(
+            path,
+            f"spool.max_files = {max_files} is reached. Run a worker or a server that takes the files in "
+            "(reverie worker), and see in its log why they wait; or raise spool.max_files",
         )
 
 

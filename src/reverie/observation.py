@@ -40,7 +40,7 @@ class AsyncObservation:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.tasks = TaskStatusTracker(runtime.backend.views)
+        self.tasks = TaskStatusTracker(runtime.backend.views, runtime.open)
         """How single items and business tasks stand."""
         self._idle = IdleWatch(self._active, runtime.finishes)
 

@@ -2,56 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import platformdirs
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
-)
+from pydantic import Field
 
 from reverie.backends.settings import QueueSettings
+from reverie.capture.settings import SpoolSettings
+from reverie.configuration.fields import PREFIX, Place
+from reverie.configuration.reading import Reading, read
+from reverie.configuration.section import Section
+from reverie.configuration.sources import from_arguments, from_environment, from_file, from_names
 from reverie.dispatch.settings import LabelSettings, WorkerSettings
-from reverie.errors import InvalidSettingError
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
 from reverie.observe.settings import AlertSettings, EventSettings
 
+if TYPE_CHECKING:
+    from reverie.configuration.sources import Source
+
 __all__ = [
+    "DEFAULT_NAMES",
+    "OTHER_NAMES",
     "LimitSettings",
     "ServerSettings",
     "Settings",
+    "check_file",
     "environment_of",
     "load_settings",
-    "scheduler_enabled",
+    "read_settings",
 ]
 
 FILE_NAME = "reverie.yaml"
+DEFAULT_NAMES: dict[str, Place] = {"MEMSCHEDULER_STREAM_KEY_PREFIX": ("queue", "redis_prefix")}
+"""Variables that replace a default: a file wins over them."""
+OTHER_NAMES: dict[str, Place] = {
+    "API_SCHEDULER_ON": ("server", "run_worker"),
+    "MEMSCHEDULER_REDIS_STREAM_KEY_PREFIX": ("queue", "redis_prefix"),
+}
+"""Variables with names of their own: they win over a file, `REVERIE_*` over them."""
 
 
-class ServerSettings(BaseModel):
+class ServerSettings(Section):
     """The HTTP server."""
-
-    model_config = ConfigDict(extra="forbid")
 
     host: str = Field(
         "127.0.0.1", description="address to listen on; only loopback is allowed without API keys"
     )
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    run_worker: bool = Field(default=True, description="whether the server runs handlers too")
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="bytes of one request; more is refused")
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(Section):
     """What a message may be at most."""
-
-    model_config = ConfigDict(extra="forbid")
 
     max_content_bytes: int = Field(1024 * 1024, ge=1, description="bytes of a message's content")
     max_json_depth: int = Field(32, ge=1, description="levels of objects and lists inside each other")
@@ -63,10 +72,8 @@ class LimitSettings(BaseModel):
         return MessageLimits(**self.model_dump())
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """Everything that can be set. In the environment `REVERIE_QUEUE__URL` is `queue: {url: …}`."""
-
-    model_config = SettingsConfigDict(env_prefix="REVERIE_", env_nested_delimiter="__", extra="forbid")
 
     app: str | None = Field(None, description="module:attribute of the scheduler that holds your handlers")
     scheduler_startup_mode: Literal["thread", "process"] = Field(
@@ -78,6 +85,7 @@ class Settings(BaseSettings):
     )
     queue: QueueSettings = Field(default_factory=QueueSettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
+    spool: SpoolSettings = Field(default_factory=SpoolSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
@@ -86,18 +94,6 @@ class Settings(BaseSettings):
     labels: dict[str, LabelSettings] = Field(
         default_factory=dict, description="how the messages of a label are run"
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What is given wins over the environment, that over the file."""
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, settings_file())
 
     @property
     def queue_url(self) -> str:
@@ -113,17 +109,32 @@ class Settings(BaseSettings):
         return self.queue_url if same else self._default_url
 
     @property
+    def spool_dir(self) -> Path:
+        """Where captured messages wait while the backend is away; each queue has a folder of its own."""
+        if self.spool.dir is not None:
+            folder = self.spool.dir
+        elif self.queue_url == self._default_url:
+            folder = self.data_dir / "spool"
+        elif self.queue_url.startswith("sqlite:///"):
+            folder = Path(self.queue_url.removeprefix("sqlite:///") + "-spool")
+        else:
+            place = urlsplit(self.queue_url)
+            name = f"{place.hostname}:{place.port}{place.path}#{self.queue.redis_prefix}"
+            folder = self.data_dir / f"spool-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
+        return folder.expanduser().resolve()
+
+    @property
     def _default_url(self) -> str:
         return f"sqlite:///{self.data_dir.expanduser().resolve() / 'reverie.db'}"
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
     """The environment in which another process, in the same folder, reads these very settings."""
-    ours = tuple(f"REVERIE_{name.upper()}" for name in Settings.model_fields)
+    ours = tuple(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)
     others = {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
     given = {name: value for name, value in settings.model_dump(mode="json").items() if value is not None}
     return others | {
-        f"REVERIE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        f"{PREFIX}{name.upper()}": value if isinstance(value, str) else json.dumps(value)
         for name, value in given.items()
     }
 
@@ -135,22 +146,26 @@ def settings_file() -> Path | None:
 
 
 def load_settings(**given: Any) -> Settings:
-    """Read all settings; a bad one is refused with its place, its value and what is allowed."""
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidSettingError(where, first.get("input"), first["msg"]) from error
-    except (OSError, UnicodeDecodeError, TypeError) as error:
-        raise InvalidSettingError(str(settings_file()), "", f"cannot be read as settings: {error}") from error
-    except yaml.YAMLError as error:
-        raise InvalidSettingError(str(settings_file()), "", f"is not YAML: {error}") from error
+    """Read all settings; bad ones are refused, each with its place, its value and what is allowed."""
+    return read_settings(**given).settings
 
 
-def scheduler_enabled() -> bool:
-    """Whether the server runs a worker of its own: `API_SCHEDULER_ON`, default true."""
-    value = os.environ.get("API_SCHEDULER_ON", "true").strip().lower()
-    if value not in {"true", "false", "1", "0", "yes", "no", "on", "off"}:
-        raise InvalidSettingError("API_SCHEDULER_ON", value, "must be true or false")
-    return value in {"true", "1", "yes", "on"}
+def read_settings(**given: Any) -> Reading[Settings]:
+    """Read all settings, and where each comes from."""
+    path = settings_file()
+    file: list[Source] = [] if path is None else [from_file(path)]
+    return read(
+        Settings,
+        [
+            from_names(Settings, os.environ, DEFAULT_NAMES),
+            *file,
+            from_names(Settings, os.environ, OTHER_NAMES),
+            from_environment(Settings, os.environ),
+            from_arguments(given),
+        ],
+    )
+
+
+def check_file(path: Path) -> Reading[Settings]:
+    """Read the settings of one file, and nothing else."""
+    return read(Settings, [from_file(path)])

@@ -264,3 +264,16 @@ async def test_a_small_concurrency_is_limited_and_recovers(bench: Bench, greates
     assert 1 <= await room(bench, rules) <= greatest
     bench.clock.advance(600)
     assert await room(bench, rules) == greatest
+
+
+async def test_open_breakers_can_be_listed(bench: Bench) -> None:
+    shared = bench.backend.shared
+    assert await shared.open_breakers() == {}
+    refused = await shared.report("breaker:a b:key/1", "", QUOTA, BREAKER_ONLY)
+    await shared.report("other", "", SUCCESS, BREAKER_ONLY)
+    assert await shared.open_breakers() == {"breaker:a b:key/1": refused.retry_at}
+    bench.clock.advance((refused.retry_at - refused.now) / 1000)
+    probe = await shared.acquire("breaker:a b:key/1", rules=BREAKER_ONLY)
+    assert list(await shared.open_breakers()) == ["breaker:a b:key/1"]
+    await shared.report("breaker:a b:key/1", probe.permit, SUCCESS, BREAKER_ONLY)
+    assert await shared.open_breakers() == {}

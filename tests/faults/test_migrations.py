@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from reverie import Done, Message, Remember, Scheduler
+from reverie.backends.views import LabelState
 from reverie.settings import load_settings
 from reverie.storage.queries import load_migrations, load_queries
 from reverie.storage.sqlite import Database
@@ -135,6 +137,7 @@ def test_the_work_of_an_earlier_version_is_shown_and_done(old_file: Path) -> Non
             "cancelled": "cancelled",
         }
         assert len(scheduler.status("ann", "task")) == len(ROWS)
+        assert scheduler.control.labels() == [counted_rows()]
         assert [hit.item.id for hit in scheduler.memory.search("Lisbon", user_id="ann")] == ["m"]
     with scheduler:
         for name in ("ready", "second", "due", "lost"):
@@ -232,6 +235,26 @@ def test_the_statements_of_an_earlier_version_work_on_this_schema(tmp_path: Path
         assert [row[5] for row in old.claim(theirs, "third", NOW + HOUR)] == ["d"]
         old.close()
         assert scheduler.status("bob", "d")[0].status == "in_progress"
+    with scheduler_on(path).used() as scheduler:  # what the earlier one has moved is counted now
+        counts = {state.label: state for state in scheduler.control.labels()}
+    assert counts["old"] == LabelState(label="old", waiting=1, in_progress=1, completed=1, completed_ever=1)
+    assert counts["note"] == msgspec.structs.replace(
+        counted_rows(), waiting=5, in_progress=1, completed=1
+    )  # one was lost, one forgotten
+
+
+def counted_rows() -> LabelState:
+    """How the rows of an old file are counted."""
+    return LabelState(
+        label="note",
+        waiting=4,
+        in_progress=2,
+        completed=2,
+        failed=1,
+        cancelled=1,
+        completed_ever=2,
+        failed_ever=1,
+    )
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from places import Place
+from reverie.backends.views import LabelState
 from reverie.errors import CorruptDatabaseError, SalvageError
 from reverie.salvage import salvage
 
@@ -85,7 +86,7 @@ def test_the_steps_of_the_error_bring_the_work_back(used: Bench, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "table", ["lanes", "queue_counters", "schema_versions", "memory_words_data", "inbox"]
+    "table", ["lanes", "queue_counters", "label_counts", "schema_versions", "memory_words_data", "inbox"]
 )
 def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path, table) -> None:
     spoil_table(used.path, table)
@@ -93,6 +94,10 @@ def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path
     tables = {found.table: found for found in salvage(str(used.path), str(saved))}
     assert tables["pending_messages"].rows == len(DONE) + len(WAITING)
     saved.rename(used.path)
+    with used.scheduler.used():
+        assert used.scheduler.control.labels() == [
+            LabelState(label="note", waiting=len(WAITING), completed=len(DONE), completed_ever=len(DONE))
+        ]
     with used.scheduler:
         used.wait(*WAITING)
         assert used.scheduler.memory.search("7", user_id="u1")[0].item.id == "note-7"

@@ -21,25 +21,8 @@ from reverie.errors import BackendUnavailableError, InvalidSettingError
 from reverie.message import Key
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
+from schedulers import new_scheduler, status_of
 from servers import valkey
-
-
-def new_scheduler(url: str, clock: ManualClock, **settings) -> Scheduler:
-    return Scheduler(
-        settings=load_settings(queue={"url": url, "durability": "normal"}, **settings), clock=clock
-    )
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def scheduler(request: pytest.FixtureRequest, tmp_path, clock: ManualClock):
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'r.db'}"
-    scheduler = new_scheduler(url, clock)
-    yield scheduler
-    scheduler.close()
-
-
-def status_of(scheduler: Scheduler, user_id: str = "ann"):
-    return scheduler.status(user_id)[0]
 
 
 class SharedCalls:

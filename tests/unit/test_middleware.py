@@ -20,27 +20,8 @@ from reverie import (
     TransientError,
 )
 from reverie.backends.moves import Status
-from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
-
-
-def new_scheduler(url: str, clock: ManualClock, **settings) -> Scheduler:
-    return Scheduler(
-        settings=load_settings(queue={"url": url, "durability": "normal"}, **settings), clock=clock
-    )
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def scheduler(request: pytest.FixtureRequest, tmp_path, clock: ManualClock):
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'r.db'}"
-    scheduler = new_scheduler(url, clock)
-    yield scheduler
-    scheduler.close()
-
-
-def status_of(scheduler: Scheduler, user_id: str = "ann"):
-    return scheduler.status(user_id)[0]
-
+from schedulers import status_of
 
 # -- middleware --------------------------------------------------------------------------------------
 

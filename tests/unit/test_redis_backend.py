@@ -149,11 +149,12 @@ async def test_the_status_is_json_that_others_can_read(bench: Bench) -> None:
     bench.clock.advance(1)
     (claim,) = await bench.claim()
     running = {"status": "in_progress", "started_at": NOW + 1000, "claim_id": claim.claim_id}
-    assert bench.meta(one) == waiting | running | {"redis_message_id": entry}
+    run = {"claimed_at": NOW + 1000, "worker": "w"}
+    assert bench.meta(one) == waiting | running | run | {"redis_message_id": entry}
     bench.clock.advance(1)
     problem = 'it said "task_type": "x"\n\ttoo often é \ud800'
     await bench.settle(claim, move=Move.BURY, error=problem)
-    ended = {"status": "failed", "failed_at": NOW + 2000, "attempts": 1, "claim_id": ""}
+    ended = {"status": "failed", "failed_at": NOW + 2000, "attempts": 1, "claim_id": "", "history": 1}
     meta = bench.meta(one)
     assert meta.pop("error") == problem.replace("\ud800", "\\ud800")
     assert meta == waiting | running | ended | {"redis_message_id": ""}

@@ -40,7 +40,11 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await (scheduler.start() if run_worker else scheduler.start_background_monitor())
+        if run_worker:
+            await scheduler.start()
+        else:
+            await scheduler.start_background_monitor()
+            await scheduler.runtime.ingest()
         scheduler.runtime.measure()
         yield
         await scheduler.stop()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from reverie.backends.moves import QueueLimits, ScopeLimits
+from reverie.configuration.section import Section
 
 __all__ = ["QueueSettings"]
 
 
-class QueueSettings(BaseModel):
+class QueueSettings(Section):
     """The queue."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: str | None = Field(
         None,
@@ -44,20 +43,32 @@ class QueueSettings(BaseModel):
     max_depth: int | None = Field(
         1_000_000, ge=1, description="messages not ended, in all; a submit beyond it is refused"
     )
-    max_depth_per_tenant: int | None = Field(None, ge=1, description="the same, for each user's cube")
+    max_depth_per_tenant: int | None = Field(
+        None, ge=1, description="messages not ended, of each user's cube; a submit beyond it is refused"
+    )
     max_rate: float | None = Field(
         None, gt=0, description="messages submitted per second, in all; a submit beyond it is refused"
     )
-    max_rate_per_tenant: float | None = Field(None, gt=0, description="the same, for each user's cube")
+    max_rate_per_tenant: float | None = Field(
+        None, gt=0, description="messages submitted per second, of each user's cube"
+    )
     max_concurrency: int | None = Field(
         None, ge=1, description="messages in progress at once, in all workers; what is beyond it waits"
     )
-    max_concurrency_per_tenant: int | None = Field(None, ge=1, description="the same, for each user's cube")
+    max_concurrency_per_tenant: int | None = Field(
+        None, ge=1, description="messages in progress at once, of each user's cube; what is beyond it waits"
+    )
     allow_volatile: bool = Field(
         default=False, description="Redis: accept a server that may forget (no persistence, or evicting)"
     )
     durability_assumed: bool = Field(
         default=False, description="Redis: trust a server whose CONFIG may not be read to be persistent"
+    )
+
+    redis_prefix: str = Field(
+        "scheduler:messages:stream:v2.0",
+        min_length=1,
+        description="Redis: what the keys of the queue begin with; queues with different ones are apart",
     )
 
     def limits(self) -> QueueLimits:

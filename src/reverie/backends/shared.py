@@ -26,6 +26,7 @@ __all__ = [
     "BREAKER_ONLY",
     "DEFAULT_RULES",
     "LEASE_MS",
+    "MOST_LISTED",
     "BreakerRules",
     "Grant",
     "LimiterRules",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from reverie.cli.config import config
 from reverie.cli.output import print_json, print_table, set_up_logs, shown_errors
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+cli.add_typer(config, name="config")
 
 Url = Annotated[
     Optional[str],  # noqa: UP045  typer reads this when it runs
@@ -72,7 +74,6 @@ def serve(
     with shown_errors():
         from reverie.api.app import serve as run_server
         from reverie.errors import redacted
-        from reverie.settings import scheduler_enabled
 
         set_up_logs()
         scheduler = _scheduler(url, app)
@@ -81,7 +82,7 @@ def serve(
             scheduler.asynchronous,
             host=host or server.host,
             port=server.port if port is None else port,
-            run_worker=scheduler_enabled(),
+            run_worker=server.run_worker,
             announce=lambda address: typer.echo(
                 f"Reverie is listening on {address} (process {os.getpid()}), "
                 f"data in {redacted(scheduler.runtime.settings.queue_url)}",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from reverie.configuration.section import Section
 
 __all__ = ["LabelSettings", "WorkerSettings"]
 
 
-class LabelSettings(BaseModel):
+class LabelSettings(Section):
     """How the messages of one label are run; what is not set follows the handler, then the worker."""
-
-    model_config = ConfigDict(extra="forbid")
 
     level: int | None = Field(None, ge=1, le=3, description="1 at once, 2 soon, 3 in the background")
     ordered: bool | None = Field(None, description="whether a lane runs one after the other; default true")
@@ -33,10 +33,8 @@ class LabelSettings(BaseModel):
     )
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(Section):
     """What holds for every label that says nothing else."""
-
-    model_config = ConfigDict(extra="forbid")
 
     lease_s: float = Field(30, gt=0, description="seconds that a claim holds without renewal")
     renew_s: float = Field(10, gt=0, description="seconds between two renewals")

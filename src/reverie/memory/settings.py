@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from reverie.configuration.section import Section
 
 __all__ = ["MemorySettings"]
 
 
-class MemorySettings(BaseModel):
+class MemorySettings(Section):
     """The memory store."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: str | None = Field(
         None,

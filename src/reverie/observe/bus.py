@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from contextlib import asynccontextmanager, suppress
 from itertools import chain
@@ -70,12 +71,15 @@ class Subscription:
         self.dropped = 0
         """How many events were lost so far because the listener did not keep up."""
         self.closed = threading.Event()
+        self._heard = threading.Event()
+        self._heard.set()
 
     def put(self, events: list[Event]) -> None:
         """Let these wait."""
         if not (events := self._wanted.sift(events)):
             return
         with self._lock:
+            self._heard.clear()
             self._batches.append(events)
             self._waiting += len(events)
             while self._waiting > self._most_waiting and len(self._batches) > 1:
@@ -90,8 +94,18 @@ class Subscription:
             batches, self._batches, self._waiting = self._batches, deque(), 0
         return list(chain.from_iterable(batches))
 
+    def took(self) -> None:
+        """The listener is done with what it has taken."""
+        with self._lock:
+            if not self._batches:
+                self._heard.set()
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until the listener has heard all that was published so far; whether it has."""
+        return self._heard.wait(seconds)
+
     def close(self) -> None:
-        """Hear no more. Idempotent."""
+        """Hear no more, once what waits is heard. Idempotent."""
         self.closed.set()
         self._wake()
 
@@ -133,10 +147,10 @@ class EventBus:
             while not subscription.closed.is_set():
                 news.wait()
                 news.clear()
-                _call(listener, subscription.take())
+                _call(listener, subscription)
                 subscription.closed.wait(GATHER_S)
             self._remove(subscription)
-            _call(listener, subscription.take())
+            _call(listener, subscription)
 
         self._add(subscription)
         threading.Thread(target=deliver, name="reverie-events", daemon=True).start()
@@ -158,11 +172,11 @@ class EventBus:
         finally:
             self._remove(subscription)
 
-    def close(self) -> None:
-        """End all subscriptions."""
+    def flush(self, seconds: float) -> None:
+        """Wait until all functions that listen have heard what was published so far, or the time is over."""
+        until = time.monotonic() + seconds
         for subscription in self._subscriptions:
-            self._remove(subscription)
-        self._outside = None
+            subscription.flush(max(0.0, until - time.monotonic()))
 
     def _add(self, subscription: Subscription) -> None:
         with self._lock:
@@ -188,13 +202,16 @@ async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIter
         await news.wait()
         news.clear()
         if batch := subscription.take():
+            subscription.took()
             yield batch
             await asyncio.sleep(GATHER_S)
 
 
-def _call(listener: Callable[[list[Event]], object], events: list[Event]) -> None:
+def _call(listener: Callable[[list[Event]], object], subscription: Subscription) -> None:
     try:
-        if events:
+        if events := subscription.take():
             listener(events)
-    except Exception:  # it must not cost itself the next
+    except Exception:  # it must not cost it the next
         log.exception("event_listener.failed", listener=repr(listener))
+    finally:
+        subscription.took()

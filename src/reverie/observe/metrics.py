@@ -54,7 +54,7 @@ class Metrics:
     """Counts durations as events tell them, and shows them together with how the queue stands."""
 
     def __init__(self, bus: EventBus, most_labels: int) -> None:
-        """Listens from now on, until the bus is closed."""
+        """Listens from now on."""
         self._most_labels = most_labels
         self._known: dict[str, str] = {}
         self._waits = _Durations("reverie_queue_wait_seconds", "From coming into the queue to the claim.")

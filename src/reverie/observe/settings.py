@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field
+
+from reverie.configuration.section import Section
 
 __all__ = ["AlertSettings", "EventSettings"]
 
 
-class EventSettings(BaseModel):
+class EventSettings(Section):
     """What happens to messages, as it happens."""
-
-    model_config = ConfigDict(extra="forbid")
 
     log: bool = Field(
         default=False, description="write each event as a line of JSON to the log `reverie.events`"
@@ -22,24 +22,28 @@ class EventSettings(BaseModel):
     )
 
 
-class AlertSettings(BaseModel):
+class AlertSettings(Section):
     """When someone should look, and who is told."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    pending: int = Field(100, ge=0, description="warn when more messages than this wait")
-    failed: int = Field(10, ge=0, description="report an error when there are more dead letters than this")
-    oldest_pending_s: float = Field(300.0, gt=0, description="warn when a message has waited this long")
+    pending: int = Field(100, ge=0, description="messages that may wait; when there are more, a warning")
+    failed: int = Field(
+        10, ge=0, description="messages that may have failed for good; when there are more, an error"
+    )
+    oldest_pending_s: float = Field(
+        300.0, gt=0, description="seconds that a message may wait; longer, and there is a warning"
+    )
     stalled_s: float = Field(
-        300.0, gt=0, description="report an error when work waits and none has been completed for this long"
+        300.0,
+        gt=0,
+        description="seconds without a completion while work waits; longer, and there is an error",
     )
     check_s: float = Field(10.0, gt=0, description="seconds between two looks at the rules")
     webhook_url: str | None = Field(
         None, description="address that alerts are sent to by POST; https or loopback"
     )
-    webhook_secret: SecretStr | None = Field(
+    webhook_secret: str | None = Field(
         None,
         description="key that alerts are signed with (HMAC-SHA256), so that their receiver can trust them",
     )
-    webhook_attempts: int = Field(5, ge=1, description="how often one delivery is tried")
+    webhook_attempts: int = Field(5, ge=1, description="tries of one delivery before it is given up")
     webhook_timeout_s: float = Field(10.0, gt=0, description="seconds that one try may take")

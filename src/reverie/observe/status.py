@@ -11,7 +11,7 @@ from reverie.backends.views import StatusQuery
 from reverie.clock import from_epoch_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from reverie.backends.interface import QueueViews
     from reverie.backends.views import ItemStatus, LabelState
@@ -62,25 +62,26 @@ class TaskStatusTracker:
     error, business_task_id; moments as ISO 8601 text. It is forgotten 7 days after its end, by default.
     """
 
-    def __init__(self, views: QueueViews) -> None:
+    def __init__(self, views: QueueViews, open_: Callable[[], Awaitable[None]]) -> None:
+        """`open_` opens the backend of these views, if it is not open yet."""
         self._views = views
+        self._open = open_
 
     async def get_task_status(self, task_id: str, user_id: str) -> dict[str, Any] | None:
         """One item; None if nobody knows it."""
-        rows = (await self._views.read(StatusQuery(user_id=user_id, item_id=task_id))).rows
+        rows = await self._read(StatusQuery(user_id=user_id, item_id=task_id))
         return _payload(rows[0]) if rows else None
 
     async def get_all_tasks_for_user(self, user_id: str) -> dict[str, dict[str, Any]]:
         """All items of a user, by id, oldest first."""
-        rows = (await self._views.read(StatusQuery(user_id=user_id, limit=ALL_ITEMS))).rows
+        rows = await self._read(StatusQuery(user_id=user_id, limit=ALL_ITEMS))
         return {row.item_id: _payload(row) for row in rows}
 
     async def get_task_status_by_business_id(
         self, business_task_id: str, user_id: str
     ) -> dict[str, Any] | None:
         """How a business task stands, over all its items; None if nobody knows it."""
-        query = StatusQuery(user_id=user_id, task_id=business_task_id, limit=ALL_ITEMS)
-        rows = (await self._views.read(query)).rows
+        rows = await self._read(StatusQuery(user_id=user_id, task_id=business_task_id, limit=ALL_ITEMS))
         if not rows:
             return None
         return {
@@ -89,6 +90,10 @@ class TaskStatusTracker:
             "item_count": len(rows),
             "item_statuses": {row.item_id: str(row.status) for row in rows},
         }
+
+    async def _read(self, query: StatusQuery) -> list[ItemStatus]:
+        await self._open()
+        return (await self._views.read(query)).rows
 
 
 def _payload(row: ItemStatus) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Webhook:
             raise InvalidSettingError(
                 "alerts.webhook_url", settings.webhook_url, "must be https://…, or http:// on this machine"
             )
-        self._secret = settings.webhook_secret.get_secret_value() if settings.webhook_secret else None
+        self._secret = settings.webhook_secret
         self._attempts = settings.webhook_attempts
         self._timeout_s = settings.webhook_timeout_s
         self._first_pause_s = first_pause_s

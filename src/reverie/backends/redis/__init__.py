@@ -1,7 +1,7 @@
 """Messages wait on a Redis or Valkey server: any number of instances share it.
 
 `queue.py` has the moves, `shared.py` what workers share, `lua/` their functions on the server, `keys.py`
-the names of the keys.
+the names of the keys, `broadcast.py` what processes tell each other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("redis") from error
 
+from reverie.backends.redis.broadcast import RedisBroadcast
 from reverie.backends.redis.check import UnsafeServerError, check_server
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, DEFAULT_STATUS_PREFIX, Keys
@@ -54,6 +55,7 @@ class RedisBackend:
         self.queue = RedisQueue(self._connections, self._library, keys, limits or QueueLimits())
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
+        self.broadcast = RedisBroadcast(self._connections, keys)
         self.capabilities = Capabilities(applies_effects=False, durability="none", lane_prefix=prefix)
         """The durability is known when the backend is open."""
 
@@ -67,6 +69,7 @@ class RedisBackend:
                 durability_assumed=self._durability_assumed,
             )
             await self._library.ensure()
+            self.broadcast.open()
         except BaseException:
             await self.close()
             raise
@@ -74,4 +77,5 @@ class RedisBackend:
 
     async def close(self) -> None:
         """See `Backend.close`."""
+        await self.broadcast.close()
         await self._connections.close()

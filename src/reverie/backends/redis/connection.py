@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -62,6 +63,11 @@ class Connections:
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
+    @property
+    def database(self) -> int:
+        """Which of the server's databases is used."""
+        return parse_url(self._url).get("db", 0)
+
     def open(self) -> None:
         """Allow calls."""
         self._open = True
@@ -86,6 +92,36 @@ class Connections:
         """Send a command that the server answers within `seconds`, over a connection of its own."""
         pools = await self._here()
         return await self._exchange(pools.waits, command, seconds + ANSWER_TIMEOUT_S, None)
+
+    async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
+        """What comes over a channel, from the first step on, over a connection of its own."""
+        pools = await self._here()
+        with self._named_errors():
+            connection: AbstractConnection = await pools.waits.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                await connection.send_command("SUBSCRIBE", channel)
+                async for kind, *_, news in self._heard(connection):
+                    if kind == b"message":
+                        yield news
+            finally:
+                await connection.disconnect(nowait=True)
+                await pools.waits.release(connection)
+
+    async def _heard(self, connection: AbstractConnection) -> AsyncGenerator[list[Any]]:
+        """All answers of a connection. When it was silent for a while it is asked whether it still works."""
+        asked = False
+        while True:
+            cancelled_before = _cancellations()
+            answer = await connection.read_response(timeout=ANSWER_TIMEOUT_S)
+            _heed_cancellation(cancelled_before)
+            if answer is not None:
+                asked = False
+                yield answer
+            elif asked:
+                raise RedisTimeoutError("nothing is heard any more")
+            else:
+                asked = True
+                await connection.send_command("PING")
 
     async def _exchange(
         self,

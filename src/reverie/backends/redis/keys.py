@@ -4,16 +4,18 @@
 |---|---|
 | `{prefix}:{user_id}:{mem_cube_id}:{label}` | a lane: the stream of its messages; gone when drained |
 | `{prefix}:lanes` | hash: the counts of each lane that has work (see `lua/lanes.lua`) |
+| `{prefix}:lane_names` | sorted set: the names of these lanes, in the order of their letters |
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
 | `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
 | `{prefix}:labels`, `{prefix}:tenants` | hashes: how much each has, and all (see `lua/scopes.lua`) |
 | `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
-| `{prefix}:leases` | sorted set: when the lease of each claim runs out |
+| `{prefix}:leases`, `{prefix}:claimed` | sorted sets: when each claim's lease runs out; when it began |
 | `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: when due |
 | `{prefix}:deadlines` | sorted set: by when waiting messages must have started |
 | `{prefix}:dependants:{item}` | set: the items of the same user that wait for this one, until it ends |
 | `{prefix}:unique:{lane}:{unique_key}` | sorted set: the items that have the key; expires after its window |
 | `{prefix}:memos:{item}` | hash: what runs of a message have kept, by step |
+| `{prefix}:history:{item}` | list: how its runs ended that did not complete it, the last 20; as JSON |
 | `{prefix}:dead` | hash: the bodies of dead letters and cancelled messages |
 | `{prefix}:failed`, `{prefix}:cancelled` | sorted sets: these, by their number |
 | `{prefix}:expiry` | sorted set: when the status of ended items is removed |
@@ -22,6 +24,7 @@
 | `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
+| `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
@@ -74,6 +77,10 @@ class Keys:
     def memos(self, key: Key) -> str:
         """The hash of what the runs of a message have kept."""
         return f"{self.prefix}:memos:{encode_id(f'{encode_id(key.user_id)}:{key.item_id}')}"
+
+    def news(self, database: int) -> str:
+        """The channel on which processes tell each other something; channels know no databases."""
+        return f"{self.prefix}:news:{database}"
 
     @property
     def wake_clock(self) -> str:

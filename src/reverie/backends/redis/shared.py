@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reverie.backends.redis.keys import encode_id
-from reverie.backends.shared import Grant, SharedMachine, State, is_blank
+from reverie.backends.redis.keys import decode_id, encode_id
+from reverie.backends.shared import MOST_LISTED, Grant, SharedMachine, State, is_blank
 from reverie.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -44,7 +45,21 @@ class RedisSharedState(SharedMachine):
             text = "" if is_blank(state) else msgspec.json.encode(state).decode()
             ttl_ms = max(1, state.forget_at - now)
             request: dict[str, Any] = {"key": name, "seen": seen, "text": text, "ttl_ms": ttl_ms}
+            if state.open_until is not None:
+                request["open_until"] = state.open_until
             if text == seen or _decode_written(await self._library.call("shared_write", _encode(request)))[1]:
                 return grant
             await asyncio.sleep(random.uniform(0, min(tries * STEP_BACK_S, LONGEST_STEP_BACK_S)))  # noqa: S311
         raise BackendUnavailableError(f"the shared state of {key!r} changed {TRIES} times while it was read")
+
+    async def open_breakers(self) -> dict[str, int]:
+        """See `SharedState.open_breakers`."""
+        found = iter(await self._library.call("shared_opened", _encode({})))
+        return {
+            decode_id(_text(key)): int(until)
+            for key, until in islice(zip(found, found, strict=True), MOST_LISTED)
+        }
+
+
+def _text(answer: bytes | str) -> str:
+    return answer if isinstance(answer, str) else answer.decode()

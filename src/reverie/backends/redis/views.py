@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from reverie.backends.moves import Presence, Status
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import decode_id, encode_id
-from reverie.backends.views import ItemStatus, LabelState, Page
+from reverie.backends.views import (
+    MOST_KEPT,
+    Attempt,
+    ItemStatus,
+    LabelState,
+    LaneState,
+    Page,
+    QueueHealth,
+)
+from reverie.message import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
     from reverie.backends.views import StatusQuery
-    from reverie.message import Message
+    from reverie.message import Key, Message
 
 __all__ = ["RedisViews", "TaskMeta"]
 
@@ -44,11 +53,23 @@ class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     losses: int = 0
     requeues: int = 0
+    claimed_at: int | None = None
+    worker: str | None = None
 
     @property
     def ended_at(self) -> int | None:
         """When it ended, however it did."""
         return self.completed_at or self.failed_at or self.cancelled_at
+
+
+class _Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as `note_run` in `lua/ends.lua` has written it."""
+
+    outcome: Literal["failed", "cancelled", "retry", "handed_back", "lost"]
+    ended_at: int
+    claimed_at: int | None = None
+    worker: str | None = None
+    error: str | None = None
 
 
 class _Found(NamedTuple):
@@ -57,7 +78,11 @@ class _Found(NamedTuple):
     meta: TaskMeta
 
 
+_NO_COUNTS = ["0"] * 8
+"""What a label has of which nothing is counted; an older Reverie has counted less."""
+
 _decode_meta = msgspec.json.Decoder(TaskMeta).decode
+_decode_run = msgspec.json.Decoder(_Run).decode
 
 
 class RedisViews:
@@ -90,12 +115,18 @@ class RedisViews:
         handled = {encode_id(label) for worker in _alive(reply) for label in worker.labels}
         states = []
         for label in counts.keys() | paused.keys() | handled:
-            depth, running = (int(number) for number in counts.get(label, ("0", "0")))
+            numbers = map(int, [*counts.get(label, ()), *_NO_COUNTS])
+            depth, running, completed, failed, cancelled, completed_ever, failed_ever, *_ = numbers
             states.append(
                 LabelState(
                     label=decode_id(label),
                     waiting=depth - running,
                     in_progress=running,
+                    completed=completed,
+                    failed=failed,
+                    cancelled=cancelled,
+                    completed_ever=completed_ever,
+                    failed_ever=failed_ever,
                     handled=label in handled,
                     paused=paused.get(label),
                 )
@@ -105,6 +136,32 @@ class RedisViews:
     async def workers(self) -> list[Presence]:
         """See `QueueViews.workers`."""
         return sorted(_alive(await self._look()), key=lambda worker: worker.worker)
+
+    async def lanes(self, user_id: str) -> list[LaneState]:
+        """See `QueueViews.lanes`."""
+        answer = await self._call("lanes", {"user": encode_id(user_id)})
+        reply = msgspec.msgpack.decode(answer, type=wire.LanesReply)
+        states = [_lane(name, text) for name, text in _pairs(reply.lanes)]
+        return sorted(states, key=lambda state: state.lane)
+
+    async def health(self) -> QueueHealth:
+        """See `QueueViews.health`."""
+        reply = msgspec.msgpack.decode(await self._call("health", {}), type=wire.HealthReply)
+        return QueueHealth(
+            oldest_waiting_at=_moment(reply.oldest_waiting_at),
+            oldest_in_progress_at=_moment(reply.oldest_in_progress_at),
+            last_completed_at=_moment(reply.last_completed_at),
+        )
+
+    async def history(self, key: Key) -> list[Attempt]:
+        """See `QueueViews.history`."""
+        request = {"user": encode_id(key.user_id), "item_id": key.item_id}
+        reply = msgspec.msgpack.decode(await self._call("history", request), type=wire.HistoryReply)
+        found = _readable(key.user_id, [key.item_id.encode()], [reply.item.encode() or None])
+        if not found:
+            return []
+        attempts = [_attempt(_decode_run(text)) for text in reply.runs]
+        return [*attempts, *_completion(found[0].meta)][-MOST_KEPT:]
 
     async def _look(self) -> wire.LabelsReply:
         return msgspec.msgpack.decode(await self._call("labels", {}), type=wire.LabelsReply)
@@ -158,6 +215,37 @@ class RedisViews:
 
 def _pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _lane(name: str, text: str) -> LaneState:
+    user_id, mem_cube_id, label = map(decode_id, name.split(":"))
+    waiting, _, running, _, _, _, _, aside, *_ = map(int, [*text.split(), "0"])
+    lane = Lane(user_id, mem_cube_id, label)
+    return LaneState(lane=lane, waiting=waiting + aside, in_progress=running)
+
+
+def _moment(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def _attempt(run: _Run) -> Attempt:
+    return Attempt(
+        outcome=run.outcome,
+        ended_at=run.ended_at,
+        started_at=run.claimed_at,
+        worker=None if run.worker is None else decode_id(run.worker),
+        error=run.error,
+    )
+
+
+def _completion(meta: TaskMeta) -> list[Attempt]:
+    """The run that completed an item, which the item itself tells of."""
+    if meta.completed_at is None:
+        return []
+    worker = None if meta.worker is None else decode_id(meta.worker)
+    return [
+        Attempt(outcome="completed", ended_at=meta.completed_at, started_at=meta.claimed_at, worker=worker)
+    ]
 
 
 def _alive(reply: wire.LabelsReply) -> list[Presence]:

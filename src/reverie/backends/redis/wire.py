@@ -28,7 +28,10 @@ __all__ = [
     "ClaimReply",
     "ControlReply",
     "DeadReply",
+    "HealthReply",
+    "HistoryReply",
     "LabelsReply",
+    "LanesReply",
     "MessageRow",
     "Refusal",
     "RememberReply",
@@ -69,6 +72,7 @@ class MessageRow(msgspec.Struct, array_like=True, frozen=True):
     losses: int
     requeues: int
     submitted_at: int
+    waiting_since: int
 
 
 class ServedLane(msgspec.Struct, array_like=True, frozen=True):
@@ -168,6 +172,27 @@ class LabelsReply(_Reply, frozen=True):
     labels: list[str]
     paused: list[str]
     workers: list[str]
+
+
+class LanesReply(_Reply, frozen=True):
+    """The lanes of a user: names and texts in turn."""
+
+    lanes: list[str]
+
+
+class HealthReply(_Reply, frozen=True):
+    """Moments; -1 for what there is not."""
+
+    oldest_waiting_at: int
+    oldest_in_progress_at: int
+    last_completed_at: int
+
+
+class HistoryReply(_Reply, frozen=True):
+    """How an item stands, empty if nobody knows it; and its runs that are remembered. All as JSON."""
+
+    item: str
+    runs: list[str]
 
 
 class _Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -355,9 +380,19 @@ def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Mess
 
 def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list[Claim]:
     """Build the claims, lower levels first, otherwise in the order they were served."""
-    messages = [_filled(row, lane.stream_key) for lane in served for row in lane.rows]
-    messages.sort(key=lambda message: message.level or 0)
-    return [Claim(message, claim_id, lease_until) for message in messages]
+    claims = [
+        Claim(
+            _filled(row, lane.stream_key),
+            claim_id,
+            lease_until,
+            submitted_at=row.submitted_at,
+            waiting_since=row.waiting_since,
+        )
+        for lane in served
+        for row in lane.rows
+    ]
+    claims.sort(key=lambda claim: claim.message.level or 0)
+    return claims
 
 
 def _filled(row: MessageRow, stream_key: str) -> Message:

@@ -49,8 +49,8 @@ FROM json_each(:lanes) AS given
 GROUP BY x.lane
 
 -- name: first_messages
--- A prefix of each lane, at most `take` of it.
-SELECT json_group_array(m.rowid) FROM json_each(:lanes) AS l, pending_messages AS m
+-- A prefix of each lane, at most `take` of it. The join must begin with the lanes, whatever statistics say.
+SELECT json_group_array(m.rowid) FROM json_each(:lanes) AS l CROSS JOIN pending_messages AS m
 WHERE m.rowid IN (
   SELECT p.rowid FROM pending_messages AS p
   WHERE p.lane = l.value AND p.status = 'pending' AND p.place IS NOT NULL

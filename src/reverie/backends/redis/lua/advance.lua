@@ -82,6 +82,7 @@ local function advance_call(_, arguments)
   local reaped = reap(step, ended)
   finish(step)
   local expired = expire(step)
+  write_counts(step)
   prune(step)
   local counts = { overdue, staged, rested, reaped, expired }
   return cmsgpack.pack({ step.now, counts, ended, next_due(step) or -1 })

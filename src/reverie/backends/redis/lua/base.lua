@@ -40,7 +40,8 @@ local function open_step(arguments)
     freed = false, -- whether a claim has ended
     just_ended = {}, -- messages that others depend on and that have ended
     leased = {}, -- score and member of leases to write
-    unleased = {}, -- members of leases to remove
+    started = {}, -- score and member of claims that begin
+    unleased = {}, -- members of leases and claims to remove
     resting = {}, -- score and member of rests to write
     expiring = {}, -- score and member of ended items to remove one day
     earliest = nil, -- the first moment at which time will ask for something new

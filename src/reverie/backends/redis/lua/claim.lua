@@ -81,15 +81,18 @@ local function start(step, lane, user, entry, rows)
     lane.ended[#lane.ended + 1] = entry_id -- nobody knows of it
     return
   end
-  item.status, item.claim_id = 'in_progress', request.claim_id
+  item.status, item.claim_id, item.run = 'in_progress', request.claim_id, step.run
   if item.started_at == 'null' then
     item.started_at = string.format('%d', step.now)
   end
   unwatch_deadline(step, user, item_id, item)
   write_item(step, user, item_id, item)
   begin_run(step, lane)
+  local name = reference(user, item_id)
   step.leased[#step.leased + 1] = step.now + request.lease_ms
-  step.leased[#step.leased + 1] = reference(user, item_id)
+  step.leased[#step.leased + 1] = name
+  step.started[#step.started + 1] = step.now
+  step.started[#step.started + 1] = name
   rows[#rows + 1] = message_row(item, body)
 end
 
@@ -238,6 +241,7 @@ end
 -- Serves the wanted labels; the answer has each lane's stream and what the worker must know of its messages.
 local function claim(step)
   local request, served = step.request.claim, {}
+  step.run = string.format(RUN, step.now, encode(request.worker))
   local _, overdue = fail_overdue(step, OVERDUE_LIMIT)
   if overdue > 0 then
     finish(step)

@@ -156,7 +156,7 @@ local function requeue_one(step, found)
   local item = found.item
   item.body = redis.call('HGET', step.prefix .. ':dead', reference(found.user, found.id))
   forget_end(step, found.user, found.id, item)
-  item.status, item.note, item.started_at = 'waiting', '', 'null'
+  item.status, item.run, item.note, item.started_at = 'waiting', '', '', 'null'
   item.attempts, item.losses = 0, 0
   item.rare.requeues = (item.rare.requeues or 0) + 1
   count(step, lane_name(item), 1, 0)

@@ -2,6 +2,20 @@
 
 local KEPT = { failed = true, cancelled = true } -- a person may send these back, so their bodies stay
 
+local MOST_KEPT = 20 -- runs of one message, as in `reverie.backends.views`
+
+-- Remembers how a run has ended, or that a message has ended without one. Completions are not remembered: an item
+-- itself says all of its own.
+local function note_run(step, user, item_id, item, outcome, problem)
+  local key, kept = key_of(step, 'history', user, item_id), (item.rare.history or 0) + 1
+  local text = string.format('{"outcome":"%s",%s%s"ended_at":%d}', outcome, item.run, note_error(problem), step.now)
+  redis.call('RPUSH', key, text)
+  if kept > MOST_KEPT then
+    redis.call('LTRIM', key, -MOST_KEPT, -1)
+  end
+  item.rare.history = math.min(kept, MOST_KEPT)
+end
+
 local function drop_memos(step, user, item_id, item)
   if item.rare.memos then
     redis.call('DEL', key_of(step, 'memos', user, item_id))
@@ -38,11 +52,17 @@ local function note_expiry(step, name)
   expect(step, expiry)
 end
 
--- Ends a message that waits or runs; the answer is its body, if that is kept. Who calls this finishes the step.
-local function end_item(step, user, item_id, item, status, problem)
+-- Ends a message that waits or runs; the answer is its body, if that is kept. `outcome` is what became of its last
+-- run, if that is another word. Who calls this finishes the step.
+local function end_item(step, user, item_id, item, status, problem, outcome)
   local name = reference(user, item_id)
   local body = KEPT[status] and body_of(step, user, item_id, item)
   leave_queue(step, user, item_id, item)
+  count_ended(step, lane_name(item), status, 1)
+  if KEPT[status] then
+    note_run(step, user, item_id, item, outcome or status, problem)
+    item.run = ''
+  end
   item.status, item.body = status, nil
   item.rare.due, item.rare.cancel_requested = nil, nil
   item.note = string.format('"%s_at":%d,', status, step.now)
@@ -74,9 +94,11 @@ local function lose(step, user, item_id, item)
   if item.rare.cancel_requested then
     return end_item(step, user, item_id, item, 'cancelled')
   elseif item.losses >= step.limits.max_losses then
-    return end_item(step, user, item_id, item, 'failed', 'killed_worker')
+    return end_item(step, user, item_id, item, 'failed', 'killed_worker', 'lost')
   end
-  item.status = 'waiting'
+  note_run(step, user, item_id, item, 'lost')
+  item.status, item.run = 'waiting', ''
+  wait_from_now(step, item)
   hand_back(lane, item.entry)
   watch_deadline(step, user, item_id, item)
   write_item(step, user, item_id, item)
@@ -105,6 +127,7 @@ end
 -- Lets a message that was kept go back to its lane, or be forgotten: nothing is left of its end.
 local function forget_end(step, user, item_id, item)
   local name = reference(user, item_id)
+  count_ended(step, lane_name(item), item.status, -1)
   redis.call('HDEL', step.prefix .. ':dead', name)
   redis.call('ZREM', step.prefix .. ':expiry', name)
   if KEPT[item.status] then
@@ -117,6 +140,9 @@ local function forget(step, user, item_id, item)
   forget_end(step, user, item_id, item)
   forget_unique(step, item_id, item)
   drop_memos(step, user, item_id, item)
+  if item.rare.history then
+    redis.call('DEL', key_of(step, 'history', user, item_id))
+  end
   redis.call('HDEL', step.status .. ':task_meta:' .. user, item_id)
   if string.find(item.details, '"task_id":', 1, true) then
     local task = encode(details_of(item).task_id)
@@ -205,7 +231,9 @@ local function finish(step)
   tell_of_room(step)
   write_counts(step)
   send('ZADD', step.prefix .. ':leases', step.leased)
+  send('ZADD', step.prefix .. ':claimed', step.started)
   send('ZREM', step.prefix .. ':leases', step.unleased)
+  send('ZREM', step.prefix .. ':claimed', step.unleased)
   send('ZADD', step.prefix .. ':expiry', step.expiring)
-  step.leased, step.unleased, step.expiring = {}, {}, {}
+  step.leased, step.started, step.unleased, step.expiring = {}, {}, {}, {}
 end

@@ -1,18 +1,23 @@
 -- Items: how each message stands, as JSON in its user's hash.
 --
 -- The JSON is written in one fixed order, so that it can be taken apart without decoding it: what changes with
--- every move, then `rare` (what few items have), then `note` (when and how it ended, the last error), then
--- `details`, which never change and of which only those who ask for it read more.
+-- every move, then `rare` (what few items have), then `run` (when and by whom it was claimed, while that lasts and
+-- if it was completed), then `note` (when and how it ended, the last error), then `details`, which never change and
+-- of which only those who ask for it read more.
 
 local HEAD = '{"status":"%s","attempts":%d,"losses":%d,"submitted_at":%d,"started_at":%s,'
-  .. '"redis_message_id":"%s","claim_id":"%s",%s%s%s'
+  .. '"redis_message_id":"%s","claim_id":"%s",%s%s%s%s'
 local HEAD_PATTERN = '^{"status":"([a-z_]+)","attempts":(%d+),"losses":(%d+),"submitted_at":(%d+),'
   .. '"started_at":(%w+),"redis_message_id":"([%d-]*)","claim_id":"(%x*)",()'
+local RUN = '"claimed_at":%d,"worker":"%s",' -- the worker's name as it would stand in a key
+local RUN_PATTERN = '^"claimed_at":%d+,"worker":"[^"]*",()'
 local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
 
 -- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
--- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it.
-local RARE = { 'requeues', 'cancel_requested', 'due', 'waits_for', 'memos', 'dependants' }
+-- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it; when
+-- it last came into its lane, if not when it was submitted; how many of its runs are remembered.
+local RARE =
+  { 'requeues', 'cancel_requested', 'due', 'waits_for', 'memos', 'dependants', 'waiting_since', 'history' }
 local IS_RARE = {
   requeues = true,
   cancel_requested = true,
@@ -20,6 +25,8 @@ local IS_RARE = {
   waits_for = true,
   memos = true,
   dependants = true,
+  waiting_since = true,
+  history = true,
 }
 
 local function parse_rare(text, position)
@@ -39,7 +46,8 @@ local function parse_item(text)
   if not status then
     return { foreign = true, details = '' } -- written by another program
   end
-  local rare, note = parse_rare(text, rest)
+  local rare, run = parse_rare(text, rest)
+  local note = string.match(text, RUN_PATTERN, run) or run
   local details = string.find(text, DETAILS, note, true)
   return {
     status = status,
@@ -50,6 +58,7 @@ local function parse_item(text)
     entry = entry, -- in the stream of its lane; empty when it is not there
     claim_id = claim_id, -- empty when nobody holds it
     rare = rare,
+    run = string.sub(text, run, note - 1), -- empty when nobody holds it
     note = string.sub(text, note, details - 1),
     details = string.sub(text, details),
   }
@@ -76,6 +85,7 @@ local function item_text(item)
     item.entry,
     item.claim_id,
     next(item.rare) and rare_text(item.rare) or '',
+    item.run,
     item.note,
     item.details
   )
@@ -110,6 +120,16 @@ end
 -- By when it must have started; what a person has sent back may take its time.
 local function deadline_of(item)
   return not item.rare.requeues and tonumber(detail(item, '"deadline":', '^-?%d+') or nil)
+end
+
+-- Since when a message waits, or has waited until it was claimed.
+local function waiting_since(item)
+  return item.rare.waiting_since or item.submitted_at
+end
+
+-- A message comes into its lane, at its end or at its place.
+local function wait_from_now(step, item)
+  item.rare.waiting_since = step.now ~= item.submitted_at and step.now or nil
 end
 
 local function note_error(problem)
@@ -253,5 +273,6 @@ end
 
 -- What a worker or a view must know of a message beside its body.
 local function message_row(item, body)
-  return { body, item.entry, item.attempts, item.losses, item.rare.requeues or 0, item.submitted_at }
+  local requeues = item.rare.requeues or 0
+  return { body, item.entry, item.attempts, item.losses, requeues, item.submitted_at, waiting_since(item) }
 end

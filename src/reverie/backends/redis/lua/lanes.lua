@@ -1,17 +1,22 @@
 -- Lanes: a stream each, a line of text with their counts, and a place in the ring of their label.
 --
--- The text is "waiting returned running ordered min_idle_ms rest_until since". `waiting` counts what may be
--- claimed and includes `returned`, the part of it that was claimed before and handed back. `since` is the
--- moment at which the lane has joined the ring, 0 while it is not there.
+-- The text is "waiting returned running ordered min_idle_ms rest_until since aside". `waiting` counts what may
+-- be claimed and includes `returned`, the part of it that was claimed before and handed back. `since` is the
+-- moment at which the lane has joined the ring, 0 while it is not there. `aside` counts what will come into the
+-- lane when it is due, or when that has ended on which it depends; a lane that has nothing else has no stream.
+--
+-- The names of all lanes that have a text stand in a sorted set, in the order of their letters: those of one user
+-- stand together.
 
-local STATE = '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+)$'
+local STATE = '^(%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) ?(%d*)$'
 
 -- Makes a lane of its text. One without a text is new, or was drained: then it may still have to rest.
 local function new_lane(step, name, state, rest)
   local tenant, label = string.match(name, '^(.*):([^:]*)$')
   local waiting, returned, running, ordered, min_idle, rest_until, since = 0, 0, 0, '1', 0, rest or 0, 0
+  local aside
   if state then
-    waiting, returned, running, ordered, min_idle, rest_until, since = string.match(state, STATE)
+    waiting, returned, running, ordered, min_idle, rest_until, since, aside = string.match(state, STATE)
   end
   local lane = {
     name = name,
@@ -28,6 +33,7 @@ local function new_lane(step, name, state, rest)
     rest = tonumber(rest_until),
     known_rest = tonumber(rest_until),
     since = tonumber(since),
+    aside = tonumber(aside) or 0,
     ended = {}, -- entries that leave the stream
     back = {}, -- entries that are handed back
   }
@@ -161,17 +167,20 @@ local function leave_ring(step, lane)
   end
 end
 
--- Drops all of a drained lane but its rest.
-local function drop_lane(step, lane, drained)
+local function drop_stream(lane)
   if redis.call('XLEN', lane.key) <= #lane.ended then
-    drained.streams[#drained.streams + 1] = lane.key
+    redis.call('DEL', lane.key)
+    lane.ended = {}
   else
     remove_entries(lane) -- somebody else has written to this stream: that is not ours to delete
   end
+end
+
+-- Drops all of a drained lane but its rest.
+local function drop_lane(step, lane, drained)
   if lane.known then
-    drained.names[#drained.names + 1] = lane.name
+    drained[#drained + 1] = lane.name
   end
-  leave_ring(step, lane)
   step.lanes[lane.name] = nil
 end
 
@@ -195,14 +204,15 @@ end
 
 local function state_of(lane)
   return string.format(
-    '%d %d %d %d %d %d %d',
+    '%d %d %d %d %d %d %d %d',
     lane.waiting,
     lane.returned,
     lane.running,
     lane.ordered and 1 or 0,
     lane.min_idle,
     lane.rest,
-    lane.since
+    lane.since,
+    lane.aside
   )
 end
 
@@ -242,19 +252,32 @@ local function touch_unparked(step)
   end
 end
 
-local function write_touched(step, states, rings, drained)
+local function note_state(lane, states, new)
+  if not lane.known then
+    lane.known = true
+    new[#new + 1] = 0
+    new[#new + 1] = lane.name
+  end
+  states[#states + 1] = lane.name
+  states[#states + 1] = state_of(lane)
+end
+
+local function write_touched(step, states, new, rings, drained)
   for _, lane in ipairs(step.touched) do
     lane.touched = false
     note_rest(step, lane)
     if lane.waiting + lane.running == 0 then
-      drop_lane(step, lane, drained)
+      drop_stream(lane)
+      leave_ring(step, lane)
     else
       return_entries(lane)
       remove_entries(lane)
       queue_lane(step, lane, rings)
-      lane.known = true
-      states[#states + 1] = lane.name
-      states[#states + 1] = state_of(lane)
+    end
+    if lane.waiting + lane.running + lane.aside == 0 then
+      drop_lane(step, lane, drained)
+    else
+      note_state(lane, states, new)
     end
   end
   step.touched = {}
@@ -266,13 +289,12 @@ local function write_lanes(step)
   if #step.touched == 0 then
     return
   end
-  local states, rings, drained = {}, {}, { streams = {}, names = {} }
-  write_touched(step, states, rings, drained)
+  local states, new, rings, drained = {}, {}, {}, {}
+  write_touched(step, states, new, rings, drained)
   send('HSET', step.prefix .. ':lanes', states)
-  for _, stream in ipairs(drained.streams) do
-    redis.call('DEL', stream)
-  end
-  send('HDEL', step.prefix .. ':lanes', drained.names)
+  send('ZADD', step.prefix .. ':lane_names', new)
+  send('HDEL', step.prefix .. ':lanes', drained)
+  send('ZREM', step.prefix .. ':lane_names', drained)
   send('ZADD', step.prefix .. ':resting', step.resting)
   step.resting = {}
   write_rings(step, rings)

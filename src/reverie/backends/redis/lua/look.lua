@@ -43,6 +43,32 @@ local function labels_call(_, arguments)
   return cmsgpack.pack(answer)
 end
 
+-- The lanes of a user that have work: names and texts in turn.
+local function lanes_call(_, arguments)
+  local step = open_step(arguments)
+  local user = step.request.user
+  local names = redis.call('ZRANGE', step.prefix .. ':lane_names', '[' .. user .. ':', '(' .. user .. ';', 'BYLEX')
+  local flat = {}
+  for first = 1, #names, CHUNK do
+    local last = math.min(first + CHUNK - 1, #names)
+    local texts = redis.call('HMGET', step.prefix .. ':lanes', unpack(names, first, last))
+    for index = first, last do
+      flat[#flat + 1] = names[index]
+      flat[#flat + 1] = texts[index - first + 1]
+    end
+  end
+  return cmsgpack.pack({ step.now, flat })
+end
+
+-- How an item stands, and what is remembered of its runs; an empty text if nobody knows it.
+local function history_call(_, arguments)
+  local step = open_step(arguments)
+  local user, item_id = step.request.user, step.request.item_id
+  local text = redis.call('HGET', user_of(step, user).key, item_id)
+  local runs = text and redis.call('LRANGE', key_of(step, 'history', user, item_id), 0, -1)
+  return cmsgpack.pack({ step.now, text or '', runs or {} })
+end
+
 -- A waiter that was cancelled may have taken a token with it: leaves another where there is work.
 local function nudge_call(_, arguments)
   local step = open_step(arguments)
@@ -64,5 +90,7 @@ end
 redis.register_function({ function_name = LIBRARY .. '_bodies', callback = bodies_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_dead', callback = dead_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_labels', callback = labels_call, flags = { 'no-writes' } })
+redis.register_function({ function_name = LIBRARY .. '_lanes', callback = lanes_call, flags = { 'no-writes' } })
+redis.register_function({ function_name = LIBRARY .. '_history', callback = history_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_now', callback = now_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_nudge', callback = nudge_call, flags = { 'allow-oom' } })

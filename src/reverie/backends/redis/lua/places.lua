@@ -27,8 +27,15 @@ local function note_due(step, user, item_id, item)
   expect(step, item.rare.due)
 end
 
+local function go_aside(step, user, item_id, item)
+  local lane = lane_of(step, lane_name(item))
+  lane.aside = lane.aside + 1
+  redis.call('HSET', step.prefix .. ':delayed', reference(user, item_id), item.body)
+end
+
 local function leave_aside(step, user, item_id, item)
-  redis.call('HDEL', step.prefix .. ':delayed', reference(user, item_id))
+  local lane = lane_of(step, lane_name(item))
+  lane.aside = math.max(0, lane.aside - redis.call('HDEL', step.prefix .. ':delayed', reference(user, item_id)))
   redis.call('ZREM', step.prefix .. ':due', due_member(user, item_id, item))
 end
 
@@ -54,7 +61,7 @@ local function settle_in(step, user, item_id, item)
   end
   if item.rare.waits_for or (item.rare.due or 0) > step.now then
     if item.body then
-      redis.call('HSET', step.prefix .. ':delayed', reference(user, item_id), item.body)
+      go_aside(step, user, item_id, item)
     end
     if not item.rare.waits_for then
       note_due(step, user, item_id, item)
@@ -65,6 +72,7 @@ local function settle_in(step, user, item_id, item)
       leave_aside(step, user, item_id, item)
     end
     item.rare.due = nil
+    wait_from_now(step, item)
     if body then -- it always has one, unless somebody has deleted keys
       item.entry = place(lane_of(step, lane_name(item)), item_id, body)
     end

@@ -2,10 +2,24 @@
 --
 -- The text is "depth running". A tenant's goes on with the labels of its lanes that are parked: they may be
 -- served but for the number of messages that their tenant has in progress, and wait outside of their rings. The
--- text of all goes on with the last numbers that were given: of a message, and of a lane's turn.
+-- text of all goes on with the last numbers that were given: of a message, and of a lane's turn. A label's goes
+-- on with how many have ended and are kept, by how they ended; how many ever have; and when one last completed.
 
 local SCOPE = '^(%d+) (%d+)(.*)$'
+local ENDED = { 'completed', 'failed', 'cancelled', 'completed_ever', 'failed_ever', 'last_completed_at' }
 local ALL = '' -- stands among the labels for all of them
+
+local function read_ended(text)
+  local ended, index = {}, 0
+  for number in string.gmatch(text, '%d+') do
+    index = index + 1
+    ended[ENDED[index]] = tonumber(number)
+  end
+  for _, name in ipairs(ENDED) do
+    ended[name] = ended[name] or 0
+  end
+  return ended
+end
 
 local function new_scope(step, kind, name, text)
   local depth, running, rest = string.match(text or '0 0', SCOPE)
@@ -19,6 +33,8 @@ local function new_scope(step, kind, name, text)
   if name == ALL then
     local seq, turn = string.match(rest, '^ (%d+) (%d+)$')
     scope.seq, scope.turn = tonumber(seq or 0), tonumber(turn or 0)
+  elseif kind == 'labels' then
+    scope.ended = read_ended(rest)
   end
   step.scopes[kind][name] = scope
   return scope
@@ -98,6 +114,20 @@ local function count(step, lane_name, depth, running)
   end
 end
 
+-- Counts so many messages more of a lane that have ended in this way and are kept.
+local function count_ended(step, lane_name, status, amount)
+  local scope = scopes_of(step, lane_name)[2]
+  local ended, ever = scope.ended, status .. '_ever'
+  ended[status] = math.max(0, ended[status] + amount)
+  if amount > 0 and ended[ever] then
+    ended[ever] = ended[ever] + amount
+  end
+  if amount > 0 and status == 'completed' then
+    ended.last_completed_at = step.now
+  end
+  mark(step, scope)
+end
+
 -- How many messages of all tenants have not ended, and are in progress.
 local function total(step)
   return scope_of(step, 'labels', ALL)
@@ -143,7 +173,21 @@ end
 
 local function scope_text(scope)
   local text = string.format('%d %d', scope.depth, scope.running)
+  if scope.ended then
+    for _, name in ipairs(ENDED) do
+      text = text .. string.format(' %d', scope.ended[name])
+    end
+    return text
+  end
   return text .. (scope.seq and string.format(' %d %d', scope.seq, scope.turn) or scope.parked)
+end
+
+-- Whether there is nothing to be said of it: no message, and none that has ended.
+local function is_blank(scope)
+  local ended = scope.ended
+  return scope.depth + scope.running == 0
+    and scope.name ~= ALL
+    and not (ended and ended.completed_ever + ended.failed_ever + ended.cancelled > 0)
 end
 
 -- Writes the counts that have changed; those of whom nothing is left are dropped.
@@ -154,7 +198,7 @@ local function write_counts(step)
   local texts, gone = { labels = {}, tenants = {} }, { labels = {}, tenants = {} }
   for _, scope in ipairs(step.counted) do
     scope.changed = false
-    if scope.depth + scope.running == 0 and scope.name ~= ALL then
+    if is_blank(scope) then
       table.insert(gone[scope.kind], scope.name)
     else
       table.insert(texts[scope.kind], scope.name)

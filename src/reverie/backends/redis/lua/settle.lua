@@ -8,12 +8,16 @@ local ENDS = { complete = 'completed', cancel = 'cancelled', bury = 'failed' }
 local function wait_again(step, lane, item, row)
   local user, item_id, delay, problem = row[1], row[2], row[7], row[8]
   local body = delay > 0 and not lane.ordered and body_of(step, user, item_id, item)
-  item.status, item.note = 'waiting', note_error(problem)
+  if row[6] or problem then
+    note_run(step, user, item_id, item, row[6] and 'retry' or 'handed_back', problem)
+  end
+  item.status, item.run, item.note = 'waiting', '', note_error(problem)
   if body then
     item.body, item.rare.due = body, step.now + delay
     withdraw(lane, item)
     settle_in(step, user, item_id, item)
   else
+    wait_from_now(step, item)
     hand_back(lane, item.entry)
   end
   watch_deadline(step, user, item_id, item)
@@ -27,7 +31,7 @@ local function end_claim(step, item, row)
   item.claim_id = ''
   item.attempts = item.attempts + (row[6] and 1 or 0)
   if item.rare.cancel_requested and move ~= 'complete' then
-    end_item(step, user, item_id, item, 'cancelled')
+    end_item(step, user, item_id, item, 'cancelled', row[8])
   elseif waits then
     wait_again(step, lane, item, row)
     write_item(step, user, item_id, item)

@@ -4,6 +4,10 @@ local function shared_key(step)
   return step.prefix .. ':shared:' .. step.request.key
 end
 
+local function opened_key(step)
+  return step.prefix .. ':opened'
+end
+
 -- The text of a key; empty where there is none.
 local function shared_read_call(_, arguments)
   local step = open_step(arguments)
@@ -22,7 +26,27 @@ local function shared_write_call(_, arguments)
   else
     redis.call('SET', key, request.text, 'PX', request.ttl_ms)
   end
+  if request.open_until then
+    redis.call('HSET', opened_key(step), request.key, request.open_until)
+  else
+    redis.call('HDEL', opened_key(step), request.key)
+  end
   return cmsgpack.pack({ step.now, true })
+end
+
+-- The keys whose breaker is not closed, each followed by the moment of its next probe.
+local function shared_opened_call(_, arguments)
+  local step = open_step(arguments)
+  local found = {}
+  for _, key in ipairs(redis.call('HKEYS', opened_key(step))) do
+    if redis.call('EXISTS', step.prefix .. ':shared:' .. key) == 1 then
+      found[#found + 1] = key
+      found[#found + 1] = redis.call('HGET', opened_key(step), key)
+    else
+      redis.call('HDEL', opened_key(step), key) -- it was forgotten
+    end
+  end
+  return found
 end
 
 redis.register_function({
@@ -31,3 +55,4 @@ redis.register_function({
   flags = { 'no-writes' },
 })
 redis.register_function({ function_name = LIBRARY .. '_shared_write', callback = shared_write_call })
+redis.register_function({ function_name = LIBRARY .. '_shared_opened', callback = shared_opened_call })

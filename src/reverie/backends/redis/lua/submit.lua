@@ -31,6 +31,7 @@ local function new_item(step, message, seq)
     entry = '',
     claim_id = '',
     rare = { due = message[5] },
+    run = '',
     note = '',
     details = string.format('%s,"seq":%d}', message[7], seq),
     body = message[8],
