@@ -1,8 +1,13 @@
-"""What a person or a program sees: tables or JSON on standard output, errors and logs on standard error."""
+"""What a person or a program sees: tables or JSON on standard output, errors and logs on standard error.
+
+Ids, labels, contents and errors come from anyone: they are shown so that a terminal takes nothing in them for
+an order.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +16,29 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["print_json", "print_table", "set_up_logs", "shown_errors"]
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = [
+    "console",
+    "counted",
+    "last_line",
+    "moment",
+    "note",
+    "plain",
+    "print_json",
+    "print_table",
+    "say",
+    "set_up_logs",
+    "show_error",
+    "shown_errors",
+    "table_of",
+]
+
+WIDEST = 1000
+"""Where nobody looks at a screen, a table is as wide as it needs, up to this."""
+_ORDERS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What moves the cursor, colours, rings, or turns the direction of writing."""
 
 
 class shown_errors:  # noqa: N801  reads as a word in a with statement
@@ -24,29 +51,84 @@ class shown_errors:  # noqa: N801  reads as a word in a with statement
         from reverie.errors import ReverieError
 
         if isinstance(error, ReverieError):
-            typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+            show_error(str(error))
             raise typer.Exit(1) from error
 
 
-def print_json(value: Any) -> None:
-    """One JSON document."""
+def plain(text: str, *, lines: bool = False) -> str:
+    r"""A text that only shows: control characters as `\x1b`, line ends too unless they are wanted."""
+    kept = "\n\t" if lines else ""
+    return _ORDERS.sub(lambda found: found[0] if found[0] in kept else ascii(found[0])[1:-1], text)
+
+
+def say(text: str, **style: Any) -> None:
+    """One or more lines for people, on standard output."""
+    typer.secho(plain(text, lines=True), **style)
+
+
+def note(text: str) -> None:
+    """Something to know beside the answer, on standard error."""
+    typer.echo(plain(text, lines=True), err=True)
+
+
+def show_error(text: str) -> None:
+    """What went wrong, on standard error."""
+    typer.secho(f"error: {plain(text, lines=True)}", fg=typer.colors.RED, err=True)
+
+
+def print_json(value: Any, *, indent: int = 2) -> None:
+    """One JSON document; on one line with `indent=0`."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    encoded = msgspec.json.encode(value)
+    text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    kept = _ORDERS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    sys.stdout.write(kept + "\n")
+    sys.stdout.flush()  # so that a reader who has gone is noticed here
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows for people."""
-    from rich import box
+def console() -> Console:
+    """Standard output, for people."""
     from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
+
+
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """Rows for people; what is in them is shown as it is, never as markup."""
+    from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*(Text("" if cell is None else plain(str(cell))) for cell in row))
+    return table
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows for people."""
+    console().print(table_of(columns, rows))
+
+
+def moment(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A moment in this machine's zone; nothing if there is none."""
+    from reverie.clock import from_epoch_ms
+
+    return "" if milliseconds is None else from_epoch_ms(milliseconds).astimezone().strftime(form)
+
+
+def counted(number: int) -> str:
+    """So many items."""
+    return f"{number} item{'' if number == 1 else 's'}"
+
+
+def last_line(text: str | None) -> str:
+    """The line of an error that says most."""
+    lines = (text or "").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def set_up_logs(level: int = logging.INFO) -> None:

@@ -1,0 +1,87 @@
+"""Doing something with the queue: cancel, pause, resume."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from reverie.cli import completion
+from reverie.cli.app import opened
+from reverie.cli.bulk import CANCEL, Meant, carry_out
+from reverie.cli.options import All, AnyUser, Json, Limit, OfCube, OfLabel, OfTask, Url, Yes
+from reverie.cli.output import note, plain, print_json, say
+
+__all__ = ["commands"]
+
+commands = typer.Typer()
+
+Label = Annotated[str, typer.Argument(help="The label.", autocompletion=completion.label_names)]
+
+
+@commands.command()
+def cancel(
+    item_ids: Annotated[
+        Optional[list[str]],  # noqa: UP045  typer reads this when it runs
+        typer.Argument(help="Items of --user.", autocompletion=completion.open_items),
+    ] = None,
+    *,
+    user: AnyUser = None,
+    task: OfTask = None,
+    cube: OfCube = None,
+    label: OfLabel = None,
+    limit: Limit = 1000,
+    everything: All = False,
+    yes: Yes = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Cancel what waits, and ask what runs to stop: all that fits everything that is given.
+
+    `reverie dead requeue` takes a cancellation back. Exit code 1 if an item that was named could not be
+    cancelled, or you said no.
+
+    Example: reverie cancel 4f1c --user ann
+
+    Example: reverie cancel --label export --all
+    """
+    meant = Meant(item_ids, user, task, cube, label)
+    carry_out(CANCEL, meant, limit=limit, everything=everything, yes=yes, url=url, json=json)
+
+
+@commands.command()
+def pause(
+    label: Label,
+    reason: Annotated[str, typer.Option(help="Why; `reverie queue` shows it.")] = "paused",
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Claim nothing more of a label, in any worker. What comes is kept, what runs goes on.
+
+    Example: reverie pause export --reason "the disk is full"
+    """
+    with opened(url) as scheduler:
+        known = {state.label for state in scheduler.control.labels()}
+        handled = {name for worker in scheduler.control.workers() for name in worker.labels}
+        scheduler.control.pause(label, reason)
+        if json:
+            print_json({"label": label, "paused": reason})
+        else:
+            say(plain(f"paused {label}: {reason}"))
+        if label not in known | handled:
+            note(f"nobody has used the label {plain(label)} yet: is it written as you mean it?")
+
+
+@commands.command()
+def resume(label: Label, url: Url = None, json: Json = False) -> None:
+    """Claim a paused label again.
+
+    Example: reverie resume export
+    """
+    with opened(url) as scheduler:
+        paused = any(state.label == label and state.paused for state in scheduler.control.labels())
+        scheduler.control.resume(label)
+        if json:
+            print_json({"label": label, "paused": None})
+        else:
+            say(plain(f"resumed {label}" if paused else f"{label} was not paused"))
