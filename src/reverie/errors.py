@@ -14,6 +14,7 @@ __all__ = [
     "BackendUnavailableError",
     "ClosedError",
     "CorruptDatabaseError",
+    "DaemonError",
     "InvalidMessageError",
     "InvalidSelectionError",
     "InvalidSettingError",
@@ -244,6 +245,10 @@ class WaitTimeoutError(ReverieError):
         """Say what was waited for and how it stands."""
         self.item_id, self.status, self.seconds = item_id, status, seconds
         super().__init__(f"{item_id} is still {status} after {seconds:g} s")
+
+
+class DaemonError(ReverieError):
+    """The worker in the background could not be started or stopped."""
 
 
 class AppNotFoundError(ReverieError):
