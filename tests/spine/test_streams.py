@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from living import until
-from places import Place, Server
+from places import SHARED, Place, Server
 from scale import evidence, scaled
 
-PATH = "/product/scheduler/wait/stream?user_name=ann&timeout_seconds=600&poll_interval=0.25"
-ON_A_SERVER = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+PATH = "/product/scheduler/wait/stream?user_name=ann&timeout_seconds=600&poll_interval=0.5"
+ON_A_SERVER = pytest.mark.parametrize("place", SHARED, indirect=True)
 CLIENTS = max(200, scaled(1000))
 
 
@@ -72,7 +72,11 @@ def ask(server: Server) -> int:
 @pytest.mark.scaled
 @pytest.mark.timeout(300)
 async def test_very_many_clients_wait_for_one_user(place: Place) -> None:
-    with evidence("streams") as figures, place.server() as server, place.scheduler() as scheduler:
+    with (
+        evidence(f"streams_{place.kind}") as figures,
+        place.server() as server,
+        place.scheduler() as scheduler,
+    ):
         scheduler.submit("nobody", user_id="ann")
         assert ask(server) == 1
         first = await Listener.come(server)  # what a first stream opens stays open

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import httpx
 import pytest
 
@@ -182,3 +185,8 @@ async def test_a_submitted_message_may_wait_for_another(client) -> None:
     lost = [{"user_id": "ann", "label": "work", "depends_on": ["nobody"]}]
     code, message, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": lost})
     assert (code, "depends_on='nobody'" in message) == (400, True)
+
+
+def test_the_api_needs_no_redis() -> None:
+    program = "import sys; sys.modules['redis'] = None; import reverie.api.app"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

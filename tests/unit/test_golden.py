@@ -12,11 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 
 from reverie import AsyncScheduler, Message
 from reverie.api.app import create_app
 from reverie.backends.moves import ClaimRequest, Move, Presence, Settlement, Want
 from reverie.settings import load_settings
+from servers import valkey
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TASK = "task_20240722_001"
@@ -100,10 +102,27 @@ WORLDS = {
 }
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def own_redis():
+    """A server of our own: the golden names of lanes have the prefix that everybody has."""
+    with valkey() as url:
+        yield url
+
+
+@pytest.fixture
+def redis(own_redis: str) -> str:
+    with Redis.from_url(own_redis) as server:
+        server.flushall()
+    return own_redis
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 async def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock):
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'r.db'}"
-    scheduler = AsyncScheduler(settings=load_settings(queue={"url": url}), clock=clock)
+    if request.param == "redis":
+        url = request.getfixturevalue("redis")
+    else:
+        url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'r.db'}"
+    scheduler = AsyncScheduler(settings=load_settings(queue={"url": url}, data_dir=tmp_path), clock=clock)
     await scheduler.open()
     yield scheduler
     await scheduler.stop()

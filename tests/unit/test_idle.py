@@ -86,7 +86,7 @@ async def test_that_nothing_is_left_is_told_at_once(watch, users, finishes) -> N
 
 
 async def test_each_poll_tells_how_it_stands_and_the_time_ends_it(watch) -> None:
-    states = [state async for state in watch.states("ann", 0.3, 0.05)]
+    states = [state async for state in watch.states("ann", 1, 0.05)]
     assert [state.status for state in states[:-1]] == ["running"] * (len(states) - 1)
     assert len(states) > 2
     assert (states[-1].status, states[-1].timed_out) == ("timeout", True)
@@ -233,6 +233,16 @@ async def test_a_backend_that_is_away(app, scheduler, monkeypatch) -> None:
             query = {"user_name": "ann", "user_id": "ann"}
             response = await client.request(method, f"/product/scheduler/{path}", params=query)
             assert (response.status_code, response.json()["code"]) == (503, 503)
+
+
+async def test_a_body_that_nobody_asked_for_is_bounded_too(app) -> None:
+    async def endless():
+        while True:
+            yield b"x" * 2**20
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        response = await client.post("/product/scheduler/wait?user_name=ann", content=endless())
+    assert response.status_code == response.json()["code"] == 413
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,6 +33,13 @@ async def client(request: pytest.FixtureRequest, scheduler: AsyncScheduler):
 
 
 WITH_WORKER = pytest.mark.parametrize("client", ["worker"], indirect=True)
+
+
+def obstruct(folder: Path) -> None:
+    """Put a file where a folder was that has nothing left behind in it."""
+    assert [path.name for path in folder.iterdir() if path.suffix == ".tmp"] == []
+    folder.rename(folder.with_name("aside"))
+    folder.write_text("in the way")
 
 
 async def away(*_):
@@ -71,7 +80,7 @@ async def test_without_a_worker_it_watches_all_the_same(client, scheduler) -> No
 async def test_ready_names_what_it_depends_on(client, scheduler) -> None:
     response = await client.get("/ready")
     names = [one["name"] for one in response.json()["dependencies"]]
-    assert names == ["queue", "memory"] + ["disk"] * bool(scheduler.runtime.databases)
+    assert names == ["queue", "memory"] + ["disk", "spool"] * bool(scheduler.runtime.databases)
     assert response.status_code == 200
     assert response.json()["ready"] is True
 
@@ -110,6 +119,16 @@ async def test_ready_looks_after_the_disk(client, scheduler, monkeypatch, tmp_pa
     assert (await client.get("/ready")).status_code == 200
     monkeypatch.setattr("reverie.storage.sqlite.LEAST_FREE_BYTES", 2**62)
     assert "bytes left: free space" in (await client.get("/ready")).text
+
+
+@pytest.mark.parametrize("scheduler", ["sqlite"], indirect=True)
+async def test_ready_looks_after_the_spool(client, scheduler) -> None:
+    assert (await client.get("/ready")).status_code == 200
+    obstruct(Path(scheduler.runtime.spool.folder))
+    response = await client.get("/ready")
+    bad = {one["name"]: one["why"] for one in response.json()["dependencies"] if not one["ok"]}
+    assert response.status_code == 503
+    assert "set spool.dir" in bad["spool"]
 
 
 async def test_alerts_say_what_to_do(client, scheduler) -> None:

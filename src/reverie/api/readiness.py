@@ -36,6 +36,8 @@ async def check_dependencies(runtime: Runtime, *, with_worker: bool) -> list[Dep
         checks["worker"] = _worker(runtime)
     if runtime.databases:
         checks["disk"] = _disk(runtime)
+    if runtime.ingester is not None:
+        checks["spool"] = asyncio.to_thread(runtime.spool.check)
     return list(await asyncio.gather(*(_try(name, check) for name, check in checks.items())))
 
 

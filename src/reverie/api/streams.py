@@ -67,9 +67,11 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     tasks = {doing, hang_up, stop}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise HTTPException(503, STOPPING)  # nobody hears it if the client has gone
-        return doing.result()
+        if doing.done():
+            return doing.result()
+        if hang_up.done():
+            hang_up.result()  # a body that is too large
+        raise HTTPException(503, STOPPING)  # nobody hears it if the client has gone
     finally:
         for task in tasks:
             task.cancel()

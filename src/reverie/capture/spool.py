@@ -77,6 +77,19 @@ class Spool:
         item_id: str = given["item_id"]
         return item_id
 
+    def check(self) -> None:
+        """`SpoolError`, with what to do about it, if nothing could be kept now."""
+        probe = f".{os.urandom(8).hex()}{TEMPORARY}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            _make(self.folder)
+            with opened_folder(self.folder) as folder:
+                self._check_room(folder)
+                os.close(os.open(probe, flags, 0o600, dir_fd=folder))
+                os.unlink(probe, dir_fd=folder)
+        except OSError as error:
+            raise SpoolError(self.folder, _advice(error)) from error
+
     def _encoded(self, fields: dict[str, Any]) -> bytes:
         for name, value in fields.items():
             if name not in FIELDS:

@@ -15,6 +15,8 @@ from reverie.cli.waiting import progress
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.progress import Progress
+
     from reverie.backends.control import ControlResult
     from reverie.message import Key
     from reverie.scheduler import Scheduler
@@ -91,7 +93,8 @@ def carry_out(
         if not yes and sys.stdin.isatty():
             count, exact = _count(scheduler, action, meant)
             _ask(action, meant, count, None if everything else limit, exact=exact)
-        done = _repeat(scheduler, action, meant, limit, everything=everything, json=json)
+        with progress(f"{action.done} so far", hidden=json or not everything) as shown:
+            done = _repeat(scheduler, action, meant, limit, shown, everything=everything)
         if json:
             keys = {name: [key._asdict() for key in getattr(done, name)] for name in ("changed", "requested")}
             print_json({**keys, "more": done.more})
@@ -139,7 +142,7 @@ def _ask(action: Action, meant: Meant, count: int, limit: int | None, *, exact: 
 
 
 def _repeat(
-    scheduler: Scheduler, action: Action, meant: Meant, limit: int, *, everything: bool, json: bool
+    scheduler: Scheduler, action: Action, meant: Meant, limit: int, shown: Progress, *, everything: bool
 ) -> Done:
     """One step, or as many as bring something new.
 
@@ -149,18 +152,17 @@ def _repeat(
     changed: dict[Key, None] = {}
     requested: dict[Key, None] = {}
     act: Callable[..., ControlResult] = getattr(scheduler.control, action.verb)
-    with progress(f"{action.done} so far", json=json) as shown:
-        bar = shown.add_task("", total=None)
-        while True:
-            step: dict[str, Any] = {"limit": min(limit + len(requested), MOST_AT_ONCE), **meant.narrowing()}
-            result = act(meant.item_ids or None, **step)
-            before = len(changed) + len(requested)
-            changed.update(dict.fromkeys(result.changed))
-            requested.update(dict.fromkeys(key for key in result.requested if key not in changed))
-            now = len(changed) + len(requested)
-            shown.update(bar, completed=now)
-            if not (everything and result.more and now > before):
-                return Done(list(changed), [key for key in requested if key not in changed], result.more)
+    bar = shown.add_task("", total=None)
+    while True:
+        step: dict[str, Any] = {"limit": min(limit + len(requested), MOST_AT_ONCE), **meant.narrowing()}
+        result = act(meant.item_ids or None, **step)
+        before = len(changed.keys() | requested.keys())
+        changed.update(dict.fromkeys(result.changed))
+        requested.update(dict.fromkeys(result.requested))
+        now = len(changed.keys() | requested.keys())
+        shown.update(bar, completed=now)
+        if not (everything and result.more and now > before):
+            return Done(list(changed), [key for key in requested if key not in changed], result.more)
 
 
 def _report(action: Action, meant: Meant, done: Done, url: str | None) -> None:

@@ -66,22 +66,28 @@ def wait(
 
 
 @contextmanager
-def progress(text: str, *, json: bool) -> Iterator[Progress]:
-    """A line that shows that something goes on; nothing where no person looks."""
+def progress(text: str, *, hidden: bool, counts: bool = True) -> Iterator[Progress]:
+    """A line that shows that something goes on (`counts`: how far); nothing where no person looks."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
 
-    columns = SpinnerColumn(), TextColumn(plain(text), markup=False), BarColumn(), MofNCompleteColumn()
-    hidden = json or not sys.stdout.isatty()
-    with Progress(*columns, Elapsed(), transient=True, disable=hidden) as shown:
+    columns = [SpinnerColumn(), TextColumn(_unformatted(text), markup=False)]
+    columns += [BarColumn(), MofNCompleteColumn()] if counts else []
+    nobody = hidden or not sys.stdout.isatty()
+    with Progress(*columns, Elapsed(), transient=True, disable=nobody) as shown:
         yield shown
+
+
+def _unformatted(text: str) -> str:
+    """A text that only shows, where rich would fill in what is in braces."""
+    return plain(text).replace("{", "{{").replace("}", "}}")
 
 
 def _wait_item(scheduler: Scheduler, user: str, item_id: str, timeout: float, *, json: bool) -> int:
     from reverie.errors import WaitTimeoutError
 
     try:
-        with progress(f"waiting for {item_id}", json=json) as shown:
+        with progress(f"waiting for {item_id}", hidden=json, counts=False) as shown:
             shown.add_task("", total=None)
             item = scheduler.wait(item_id, user_id=user, timeout=timeout)
     except WaitTimeoutError as late:
@@ -97,7 +103,7 @@ def _wait_item(scheduler: Scheduler, user: str, item_id: str, timeout: float, *,
 
 
 def _wait_idle(scheduler: Scheduler, user: str, timeout: float, *, json: bool) -> int:
-    with progress(f"work of {user}", json=json) as shown:
+    with progress(f"work of {user}", hidden=json) as shown:
         state = scheduler.run(_follow(scheduler.asynchronous, user, timeout, shown))
     if json:
         names = "active_tasks", "elapsed_seconds", "status"

@@ -24,6 +24,7 @@
 | `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
+| `{prefix}:opened` | which of those have an open breaker, and until when |
 | `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
