@@ -120,7 +120,7 @@ def test_it_speaks_to_people(place: Place) -> None:
         shown = place.command("doctor")
         assert shown.returncode == 2
         assert shown.stdout == (
-            "error: 1 messages wait and no worker is running\n"
+            "error: 1 message waits and no worker is running\n"
             "  → start one: `reverie worker start` (or `reverie serve`)\n\n"
         )
         assert f"ok: Reverie {__version__}" in place.command("doctor", "--verbose").stdout

@@ -142,15 +142,19 @@ def data_folder(patient: Patient) -> list[Finding]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            return []  # `disk` says it
-        user = f"user {os.geteuid()}"
-        what = f"nothing can be written in the data folder {folder} by {user}: {error.strerror}"
-        remedy = (
-            f"let it write there: `chmod u+rwx {shlex.quote(str(folder))}` (or chown); or {_other_folder()}"
-        )
-        return [_error("data_folder", what, remedy)]
+        return _unwritable(folder, error)
     return [_ok("data_folder", f"{folder} can be written")]
+
+
+def _unwritable(folder: Path, error: OSError) -> list[Finding]:
+    what = f"nothing can be written in the data folder {folder} by user {os.geteuid()}: {error.strerror}"
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        command = f"chmod u+rwx {shlex.quote(str(folder))}"
+        remedy = f"let it write there: `{command}` (or chown); or {_other_folder()}"
+        return [_error("data_folder", what, remedy)]
+    if shutil.disk_usage(folder).free < NO_SPACE_BYTES:
+        return []  # `disk` says it
+    return [_error("data_folder", what, f"free space or raise the quota there; or {_other_folder()}")]
 
 
 def disk(patient: Patient) -> list[Finding]:
@@ -207,7 +211,8 @@ def _about(health: Health) -> str:
 def _no_worker(health: Health) -> list[Finding]:
     if health.workers or not health.pending:
         return []
-    what = f"{health.pending} messages wait and no worker is running"
+    wait = "1 message waits" if health.pending == 1 else f"{health.pending} messages wait"
+    what = f"{wait} and no worker is running"
     return [_error("no_worker", what, "start one: `reverie worker start` (or `reverie serve`)")]
 
 
