@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import time
@@ -40,6 +41,13 @@ def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.01)
+
+
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """The same while this event loop goes on."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110  there is nobody who could tell us
+            await asyncio.sleep(0.001)
 
 
 def wait_until_gone(pids: Iterable[int], seconds: float = 30) -> None:

@@ -35,9 +35,9 @@ class Bench:
     def __post_init__(self) -> None:
         self.queue = self.backend.queue
 
-    async def claim(self, label: str = "work", **want) -> list:
+    async def claim(self, label: str = "work", worker: str = "w", **want) -> list:
         wants = {label: Want(**{"slots": 10_000, "quantum": 10_000, **want})}
-        return await self.queue.claim(ClaimRequest(worker="w", wants=wants))
+        return await self.queue.claim(ClaimRequest(worker=worker, wants=wants))
 
     async def settle(self, *claims, move: Move = Move.COMPLETE, **fields) -> None:
         settlements = [Settlement(claim=claim, move=move, **fields) for claim in claims]
@@ -54,9 +54,8 @@ class Bench:
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""
         others = {":labels", ":horizon", ":expiry", ":dead", ":failed", ":cancelled"}
-        return {
-            key for key in self.key_names() - others if not key.startswith((":wake", ":history", "-status"))
-        }
+        of_items = (":wake", ":history", "-status")
+        return {key for key in self.key_names() - others if not key.startswith(of_items)}
 
     def tokens(self, label: str) -> int:
         return self.server.llen(f"{self.prefix}:wake:{label}")

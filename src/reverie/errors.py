@@ -14,6 +14,7 @@ __all__ = [
     "BackendUnavailableError",
     "ClosedError",
     "CorruptDatabaseError",
+    "DaemonError",
     "InvalidMessageError",
     "InvalidSelectionError",
     "InvalidSettingError",
@@ -24,6 +25,8 @@ __all__ = [
     "ReverieError",
     "SalvageError",
     "SchemaTooNewError",
+    "SpoolError",
+    "SpoolFullError",
     "UnknownItemError",
     "UnknownSchemeError",
     "WaitTimeoutError",
@@ -200,6 +203,28 @@ class SchemaTooNewError(ReverieError):
         )
 
 
+class SpoolError(ReverieError):
+    """The spool could not keep a message."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        """Say which folder, what is wrong with it, and what to do."""
+        self.path, self.reason = path, reason
+        super().__init__(f"the spool {path} did not keep this: {reason}")
+
+
+class SpoolFullError(SpoolError):
+    """The spool takes no more."""
+
+    def __init__(self, path: str, max_files: int) -> None:
+        """Name the limit, and how to make room."""
+        self.max_files = max_files
+        super().__init__(
+            path,
+            f"spool.max_files = {max_files} is reached. Run a worker or a server that takes the files in "
+            "(reverie worker), and see in its log why they wait; or raise spool.max_files",
+        )
+
+
 class ClosedError(ReverieError):
     """This was used before it was opened or after it was closed."""
 
@@ -220,6 +245,10 @@ class WaitTimeoutError(ReverieError):
         """Say what was waited for and how it stands."""
         self.item_id, self.status, self.seconds = item_id, status, seconds
         super().__init__(f"{item_id} is still {status} after {seconds:g} s")
+
+
+class DaemonError(ReverieError):
+    """The worker in the background could not be started or stopped."""
 
 
 class AppNotFoundError(ReverieError):

@@ -18,6 +18,7 @@ FAILPOINTS = {
     "in_handler": "the handler has run, its answer is not yet taken",
     "inside_settle": "effects are written inside the settling step, it is not yet committed",
     "between_effects_and_settle": "two databases: effects are durable, the queue does not know yet",
+    "after_ingest": "a spooled message is durable in the queue, its file is still there",
     "after_settle": "the settlement is durable, nobody was told",
 }
 

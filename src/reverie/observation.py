@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,10 +9,11 @@ import msgspec
 from reverie.bridge import Bridge, blocking
 from reverie.message import Key
 from reverie.observe.bus import MOST_WAITING, Wanted
+from reverie.observe.idle import Idleness, IdleWatch
 from reverie.observe.status import StatusCounts, TaskStatusTracker, count_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from reverie.backends.views import Attempt, LaneState
     from reverie.observe.bus import Subscription
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation"]
 
-LONGEST_WAIT_S = 86_400.0
-"""Nobody waits longer than a day for a user to be idle."""
-
 
 class AllStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages stand how."""
@@ -39,19 +35,6 @@ class AllStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of all that is retained."""
 
 
-class Idleness(msgspec.Struct, frozen=True, kw_only=True):
-    """How far it is until a user has no work that waits or runs."""
-
-    active_tasks: int
-    elapsed_seconds: float
-    timed_out: bool = False
-
-    @property
-    def status(self) -> str:
-        """`running`, `idle` or `timeout`."""
-        return "timeout" if self.timed_out else "running" if self.active_tasks else "idle"
-
-
 class AsyncObservation:
     """What happened, what waits, what is wrong, and what to do."""
 
@@ -59,6 +42,7 @@ class AsyncObservation:
         self._runtime = runtime
         self.tasks = TaskStatusTracker(runtime.backend.views, runtime.open)
         """How single items and business tasks stand."""
+        self._idle = IdleWatch(self._active, runtime.finishes)
 
     async def counts(self) -> AllStatus:
         """How many messages stand how, in all."""
@@ -93,31 +77,16 @@ class AsyncObservation:
 
     async def wait_idle(self, user_id: str, *, timeout: float = 120, poll: float = 0.5) -> Idleness:  # noqa: ASYNC109
         """Wait until nothing of a user waits or runs, or the time is over."""
-        return [state async for state in self.idling(user_id, timeout=timeout, poll=poll)][-1]
+        async for state in self.idling(user_id, timeout=timeout, poll=poll):
+            last = state
+        return last
 
-    async def idling(
-        self,
-        user_id: str,
-        *,
-        timeout: float = 120,  # noqa: ASYNC109  it is how long to look, not how long one call may take
-        poll: float = 0.5,
-    ) -> AsyncIterator[Idleness]:
+    def idling(self, user_id: str, *, timeout: float = 120, poll: float = 0.5) -> AsyncGenerator[Idleness]:
         """How far it is until a user is idle, each `poll` seconds and at the end.
 
-        Work that this process does is heard of at once.
+        That nothing is left to do is told at once if this process has done it.
         """
-        began = time.monotonic()
-        timeout = min(timeout, LONGEST_WAIT_S)
-        with self._runtime.finishes.watch_user(user_id) as settled:
-            while True:
-                settled.clear()
-                active = sum(lane.waiting + lane.in_progress for lane in await self.lanes(user_id))
-                elapsed = time.monotonic() - began
-                over = bool(active) and elapsed >= timeout
-                yield Idleness(active_tasks=active, elapsed_seconds=round(elapsed, 3), timed_out=over)
-                if over or not active:
-                    return
-                await _either(settled, min(poll, timeout - elapsed))
+        return self._idle.states(user_id, timeout, poll)
 
     def subscribe(
         self,
@@ -142,6 +111,15 @@ class AsyncObservation:
         )
         return self._runtime.bus.subscribe(listener, wanted, most_waiting=most_waiting)
 
+    async def metrics(self) -> bytes:
+        """How the queue is, and how long handlers of this process took, as Prometheus reads it."""
+        health, alerts = await self._look()
+        labels = await self._runtime.backend.views.labels()
+        return self._runtime.measure().render(labels, health, alerts)
+
+    async def _active(self, user_id: str) -> int:
+        return sum(lane.waiting + lane.in_progress for lane in await self.lanes(user_id))
+
     async def _look(self) -> tuple[Health, list[Alert]]:
         await self._runtime.open()
         return await self._runtime.watcher.look()
@@ -161,12 +139,5 @@ class Observation:
     health = blocking(AsyncObservation.health)
     alerts = blocking(AsyncObservation.alerts)
     samples = blocking(AsyncObservation.samples)
+    metrics = blocking(AsyncObservation.metrics)
     wait_idle = blocking(AsyncObservation.wait_idle)
-
-
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

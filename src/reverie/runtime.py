@@ -12,6 +12,9 @@ from reverie.backends.control import CancelItems
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
+from reverie.capture.ingester import SpoolIngester
+from reverie.capture.spool import Spool
+from reverie.capture.spool_reader import SpoolReader
 from reverie.clock import SystemClock
 from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.settings import LabelSettings
     from reverie.message import Key, Message
+    from reverie.service import LoopService
     from reverie.settings import Settings
 
 __all__ = ["Runtime"]
@@ -92,10 +96,14 @@ class Runtime:
             self.clock,
             settings.alerts,
             self.bus,
-            services=lambda: (*self.worker.services, self.sampler),
+            services=self._services,
             webhook=self._webhook,
         )
         self._supervisor: Supervisor | None = None
+        spool = settings.spool
+        self.spool = Spool(settings.spool_dir, max_files=spool.max_files, max_file_bytes=spool.max_file_bytes)
+        self.ingester: SpoolIngester | None = None
+        """Takes spooled messages into the queue, while a worker or a server runs."""
 
     def register(
         self,
@@ -151,6 +159,24 @@ class Runtime:
             await self.backend.open()
             self._opened = True
 
+    def _services(self) -> tuple[LoopService, ...]:
+        own = (self.sampler,) if self.ingester is None else (self.sampler, self.ingester)
+        return (*self.worker.services, *own)
+
+    async def ingest(self) -> None:
+        """Take spooled messages into the queue from now on. Idempotent."""
+        await self.open()
+        if self.ingester is None and not self.settings.queue_url.startswith("memory:"):
+            files = SpoolReader(self.spool.folder, self.limits, self.spool.max_file_bytes)
+            self.ingester = SpoolIngester(files, self._submit, self.settings.spool.look_s)
+            await self.ingester.start()
+
+    async def _submit(self, messages: Sequence[Message]) -> list[Submitted]:
+        prepared = self.prepare(messages)
+        answers = (await self.backend.queue.submit(prepared)).answers
+        self.accepted(prepared, answers)
+        return answers
+
     async def control(self, command: Command) -> ControlResult:
         """Do what a person asks of the queue."""
         await self.open()
@@ -173,6 +199,11 @@ class Runtime:
         await self.sampler.start()
         await self.watcher.start()
 
+    @property
+    def databases(self) -> list[Database]:
+        """The SQLite files that this process uses."""
+        return [one for one in self._databases.values() if one.path != ":memory:"]
+
     def measure(self) -> Metrics:
         """The metrics of this process, which are counted from the first call on."""
         if self.metrics is None:
@@ -193,6 +224,7 @@ class Runtime:
                 processes=settings.worker.processes, environment=environment_of(settings)
             )
             await self._supervisor.start()
+        await self.ingest()
 
     async def stop(self) -> None:
         """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
@@ -201,6 +233,9 @@ class Runtime:
         await self.sampler.stop(WATCH_GRACE_S)
         if supervisor is not None:
             await supervisor.stop(self.settings.worker.grace_s)
+        if self.ingester is not None:
+            await self.ingester.stop(self.settings.worker.grace_s)
+            self.ingester = None
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
         await asyncio.to_thread(self.bus.flush, FLUSH_S)

@@ -9,12 +9,15 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
+import msgspec
+
+from reverie.backends.moves import Submitted
 from reverie.backends.views import StatusQuery
 from reverie.bridge import Bridge, blocking, run_here
 from reverie.capture.intake import add_message
 from reverie.control import AsyncControl, Control
 from reverie.dispatch.registry import label_options
-from reverie.errors import UnknownItemError, WaitTimeoutError
+from reverie.errors import BackendUnavailableError, UnknownItemError, WaitTimeoutError
 from reverie.failpoints import failpoint
 from reverie.memory.interface import SearchQuery
 from reverie.message import Key, Message, content_text, new_item_id
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from reverie.backends.moves import Submitted
     from reverie.backends.views import ItemStatus
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
@@ -58,6 +60,19 @@ class SubmitOptions(TypedDict, total=False):
     unique_key: str | None
     unique_window_s: float
     unique_policy: Literal["skip", "replace", "extend"]
+
+
+class MessageFields(SubmitOptions, total=False):
+    """What `submit` takes beside a label and a user."""
+
+    content: Any
+    mem_cube_id: str
+    item_id: str | None
+    session_id: str | None
+    task_id: str | None
+    trace_id: str | None
+    user_name: str | None
+    info: dict[str, Any] | None
 
 
 class _Handlers:
@@ -196,12 +211,12 @@ class AsyncScheduler(_Handlers):
         `item_id` makes it safe to repeat the call. If a `unique_key` is taken, the answer has the id of the
         message that has it.
         """
-        message = Message(
-            label=label,
+        message = self._message(
+            label,
             user_id=user_id,
-            content=content_text(content, self.runtime.limits),
+            content=content,
             mem_cube_id=mem_cube_id,
-            item_id=item_id or new_item_id(),
+            item_id=item_id,
             session_id=session_id,
             task_id=task_id,
             trace_id=trace_id,
@@ -210,6 +225,27 @@ class AsyncScheduler(_Handlers):
             **options,
         )
         return (await self.submit_messages([message]))[0]
+
+    async def capture(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Submitted:
+        """Like `submit`, but if the backend is away the message waits on disk: then the answer is `spooled`.
+
+        A worker or a server that uses the same data folder takes it to the queue when the backend is back.
+        """
+        message = self._message(label, user_id=user_id, **fields)
+        self.runtime.prepare([message])
+        try:
+            return (await self.submit_messages([message]))[0]
+        except BackendUnavailableError:
+            await self._spool(message)
+            return Submitted(message.item_id, "spooled")
+
+    def _message(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Message:
+        made: dict[str, Any] = {**fields, "item_id": fields.get("item_id") or new_item_id()}
+        made["content"] = content_text(fields.get("content", ""), self.runtime.limits)
+        return Message(label=label, user_id=user_id, **made)
+
+    async def _spool(self, message: Message) -> None:
+        await asyncio.to_thread(self.runtime.spool.write, msgspec.to_builtins(message))
 
     async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
         """Hand over messages; all are kept, or (one is refused) none."""
@@ -324,6 +360,9 @@ class _DirectScheduler(AsyncScheduler):
         self.runtime.accepted(prepared, accepted.answers)
         return accepted.answers
 
+    async def _spool(self, message: Message) -> None:
+        self.runtime.spool.write(msgspec.to_builtins(message))
+
 
 def _submitting(
     method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, R]],
@@ -396,6 +435,7 @@ class Scheduler(_Handlers):
     start = blocking(AsyncScheduler.start)
     stop = blocking(AsyncScheduler.stop)
     submit = _submitting(AsyncScheduler.submit)
+    capture = _submitting(AsyncScheduler.capture)
     submit_messages = _submitting(AsyncScheduler.submit_messages)
     status = blocking(AsyncScheduler.status)
     wait = blocking(AsyncScheduler.wait)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import Field
 
 from reverie.backends.settings import QueueSettings
+from reverie.capture.settings import SpoolSettings
 from reverie.configuration.fields import PREFIX, Place
 from reverie.configuration.reading import Reading, read
 from reverie.configuration.section import Section
@@ -82,6 +85,7 @@ class Settings(Section):
     )
     queue: QueueSettings = Field(default_factory=QueueSettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
+    spool: SpoolSettings = Field(default_factory=SpoolSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
@@ -103,6 +107,21 @@ class Settings(Section):
             return self.memory.url
         same = self.queue_url.startswith(("sqlite:", "memory:"))
         return self.queue_url if same else self._default_url
+
+    @property
+    def spool_dir(self) -> Path:
+        """Where captured messages wait while the backend is away; each queue has a folder of its own."""
+        if self.spool.dir is not None:
+            folder = self.spool.dir
+        elif self.queue_url == self._default_url:
+            folder = self.data_dir / "spool"
+        elif self.queue_url.startswith("sqlite:///"):
+            folder = Path(self.queue_url.removeprefix("sqlite:///") + "-spool")
+        else:
+            place = urlsplit(self.queue_url)
+            name = f"{place.hostname}:{place.port}{place.path}#{self.queue.redis_prefix}"
+            folder = self.data_dir / f"spool-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
+        return folder.expanduser().resolve()
 
     @property
     def _default_url(self) -> str:

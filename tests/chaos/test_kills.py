@@ -15,7 +15,7 @@ import pytest
 from places import SHARED, Place
 from reverie import Message
 from reverie.backends.moves import Status
-from reverie.backends.views import StatusQuery
+from reverie.backends.views import MOST_KEPT, StatusQuery
 from scale import SEED, evidence, scaled
 
 WORKERS = 2
@@ -83,7 +83,15 @@ def test_workers_killed_at_random(place: Place) -> None:
         assert len(rows) == scaled(20_000)
         assert {row.status for row in rows} == {Status.COMPLETED}
         assert {row.attempts for row in rows} == {1}
-        assert [state for state in scheduler.control.labels() if state.waiting or state.in_progress] == []
+        (notes,) = [state for state in scheduler.control.labels() if state.label == "note"]
+        assert (notes.waiting, notes.in_progress, notes.failed, notes.cancelled) == (0, 0, 0, 0)
+        assert notes.completed == notes.completed_ever == len(rows)
+        assert scheduler.observe.health().oldest_processing_age == 0
+        lost = [
+            sum(attempt.outcome == "lost" for attempt in history)
+            for history in (scheduler.observe.history(r.item_id, user_id=r.user_id) for r in rows if r.losses)
+        ]
+        assert sum(lost) == sum(min(row.losses, MOST_KEPT - 1) for row in rows)
     for user, contents in remembered(place).items():
         expected = [str(n) for n in range(scaled(20_000)) if users[n % lanes] == user]
         assert contents == expected, f"{user}: {len(contents)} memories, in another order or not each once"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from conformance.conftest import Bench, done, message, settle
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
-from reverie.backends.moves import Move, Presence, Settlement
+from reverie.backends.moves import Move, Presence, ScopeLimits, Settlement
 from reverie.backends.views import MOST_KEPT, Attempt, LabelState, LaneState, QueueHealth
 from reverie.clock import from_epoch_ms
 from reverie.message import Key, Lane, Message
@@ -208,6 +210,30 @@ async def test_what_waits_for_its_time_or_others_is_not_old(bench: Bench) -> Non
     assert (await bench.views.health()).oldest_waiting_at is None
     await settle(bench, done(claim))
     assert (await bench.views.health()).oldest_waiting_at == start + 1000
+
+
+async def test_what_waits_behind_a_run_grows_old(bench: Bench) -> None:
+    start = bench.clock.now()
+    await bench.submit(message("1"), message("2"))
+    bench.clock.advance(1)
+    await bench.submit(message("3", user_id="bob"))
+    (claim,) = await bench.claim(slots=1, per_slot=1)
+    assert claim.message.item_id == "1"
+    assert (await bench.views.health()).oldest_waiting_at == start
+    await settle(bench, Settlement(claim=claim, move=Move.RETRY, delay_ms=5000))
+    assert (await bench.views.health()).oldest_waiting_at == start + 1000
+    await bench.advance(5)
+    assert (await bench.views.health()).oldest_waiting_at == start
+
+
+@pytest.mark.limits(tenant=ScopeLimits(concurrency=1))
+async def test_what_waits_for_room_grows_old(bench: Bench) -> None:
+    start = bench.clock.now()
+    await bench.submit(message("1"), message("2", label="other"))
+    bench.clock.advance(1)
+    assert len(await bench.claim()) == 1
+    assert await bench.claim("other") == []
+    assert (await bench.views.health()).oldest_waiting_at == start
 
 
 async def test_what_comes_again_waits_anew(bench: Bench) -> None:

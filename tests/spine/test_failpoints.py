@@ -13,8 +13,10 @@ from reverie.failpoints import FAILPOINTS
 TEXT = "I moved to Lisbon in May"
 BODY = {"user_id": "ann", "memory_content": TEXT, "item_id": "the-one"}
 SHORT_LEASE = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.3"}
-ONE_DATABASE = [point for point in FAILPOINTS if point != "between_effects_and_settle"]
-CASES = [("sqlite", point) for point in ONE_DATABASE] + [("redis", point) for point in FAILPOINTS]
+ONE_DATABASE = [p for p in FAILPOINTS if p not in {"between_effects_and_settle", "after_ingest"}]
+CASES = [("sqlite", point) for point in ONE_DATABASE] + [
+    ("redis", point) for point in (*ONE_DATABASE, "between_effects_and_settle")
+]
 BEFORE_OR_AFTER_A_CLAIM = {"before_accept", "after_accept", "after_settle"}
 
 

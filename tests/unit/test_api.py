@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import httpx
 import pytest
 
@@ -81,6 +84,9 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(cli
 async def test_unknown_paths_tasks_and_methods(client) -> None:
     assert (await ask(client, "GET", "/product/nothing"))[:2] == (404, "Not Found")
     assert (await ask(client, "GET", "/product/add"))[0] == 405
+    assert (await client.get("/product/add")).headers["allow"] == "POST"
+    assert (await ask(client, "POST", "/product/add/"))[0] == 404
+    assert (await ask(client, "GET", "/product"))[0] == 404
     query = {"user_id": "ann", "task_id": "none"}
     assert (await ask(client, "GET", "/product/scheduler/status", params=query))[0] == 404
 
@@ -179,3 +185,8 @@ async def test_a_submitted_message_may_wait_for_another(client) -> None:
     lost = [{"user_id": "ann", "label": "work", "depends_on": ["nobody"]}]
     code, message, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": lost})
     assert (code, "depends_on='nobody'" in message) == (400, True)
+
+
+def test_the_api_needs_no_redis() -> None:
+    program = "import sys; sys.modules['redis'] = None; import reverie.api.app"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

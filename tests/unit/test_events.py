@@ -102,6 +102,17 @@ def test_a_listener_may_want_some_only(bus: EventBus) -> None:
     assert [heard.at for heard in ear.events] == [1]
 
 
+def test_what_nobody_wants_need_not_be_made(bus: EventBus) -> None:
+    assert not bus.wants(EventName.START)
+    bus.subscribe(Ear(), Wanted(events=frozenset({"finish"})))
+    assert bus.wants(EventName.FINISH)
+    assert not bus.wants(EventName.START)
+    everything = bus.subscribe(Ear(), Wanted(labels=frozenset({"work"})))
+    assert bus.wants(EventName.START)
+    everything.close()
+    assert not bus.wants(EventName.START)
+
+
 def test_one_that_does_not_keep_up_loses_the_oldest_and_delays_nobody(bus: EventBus) -> None:
     gate, slow, quick = threading.Event(), Ear(), Ear()
 

@@ -505,3 +505,20 @@ def test_check_says_ok_or_all_that_is_wrong(folder: Path, monkeypatch: pytest.Mo
 def test_the_plural_is_one_of_the_family() -> None:
     one = InvalidSettingError("a", 1, "no", "here")
     assert str(InvalidSettingsError([one])) == str(one) == "here: a = 1: no"
+
+
+def test_each_queue_has_a_spool_of_its_own(tmp_path: Path) -> None:
+    def spool(**queue) -> Path:
+        return load_settings(data_dir=tmp_path, queue=queue).spool_dir
+
+    assert spool() == tmp_path / "spool"
+    assert spool(url=f"sqlite:///{tmp_path}/app.db") == tmp_path / "app.db-spool"
+    away = [
+        spool(url="redis://a:6379/0"),
+        spool(url="redis://b:6379/0"),
+        spool(url="redis://a:6379/1"),
+        spool(url="redis://a:6379/0", redis_prefix="mine"),
+    ]
+    assert len(set(away)) == 4
+    assert spool(url="redis://ann:secret@a:6379/0") == away[0]
+    assert load_settings(data_dir=tmp_path, spool={"dir": tmp_path / "s"}).spool_dir == tmp_path / "s"

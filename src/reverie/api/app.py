@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 import signal
 import socket
 from contextlib import asynccontextmanager
@@ -14,7 +15,10 @@ from fastapi import FastAPI
 
 from reverie.api.body_limit import BodyLimit
 from reverie.api.envelope import handle_errors
+from reverie.api.operation import operation_routes
 from reverie.api.product import product_routes
+from reverie.api.scheduler import scheduler_routes
+from reverie.api.trace import Tracing
 from reverie.errors import InvalidSettingError
 from reverie.version import __version__
 
@@ -25,19 +29,33 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "serve"]
 
+OPEN_FILES = 65_536
+"""A usual limit is 1024, which a thousand clients that wait would use up."""
+LAST_ANSWERS_S = 30
+"""When the server stops, answers that have begun may take so long."""
+
 
 def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI:
     """The application of one scheduler; while it lives, its worker runs too, unless told otherwise."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await (scheduler.start() if run_worker else scheduler.open())
+        if run_worker:
+            await scheduler.start()
+        else:
+            await scheduler.start_background_monitor()
+            await scheduler.runtime.ingest()
+        scheduler.runtime.measure()
         yield
         await scheduler.stop()
 
-    app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan)
+    app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    app.state.stopping = asyncio.Event()
     app.add_middleware(BodyLimit, max_bytes=scheduler.runtime.settings.server.max_body_bytes)
+    app.add_middleware(Tracing)
     app.include_router(product_routes(scheduler))
+    app.include_router(scheduler_routes(scheduler))
+    app.include_router(operation_routes(scheduler, with_worker=run_worker))
     handle_errors(app)
     return app
 
@@ -46,16 +64,40 @@ def serve(
     scheduler: AsyncScheduler, *, host: str, port: int, run_worker: bool, announce: Callable[[str], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens."""
+    _allow_open_files(OPEN_FILES)
     listener = _listen(host, port)
     asyncio.run(_try_out(scheduler))
     address, port = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
     announce(f"http://{shown}:{port}")
-    config = uvicorn.Config(create_app(scheduler, run_worker=run_worker), log_config=None, lifespan="on")
+    app = create_app(scheduler, run_worker=run_worker)
     # uvicorn raises the signal again after a clean stop, which is not an error.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(app).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Tells answers that take their time when it stops, so that nobody waits for them."""
+
+    def __init__(self, app: FastAPI) -> None:
+        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=LAST_ANSWERS_S)
+        super().__init__(config)
+        self._stopping: asyncio.Event = app.state.stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers end, then the application."""
+        self._stopping.set()
+        await super().shutdown(sockets)
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Let this process open so many files if the system lets it: each client that waits needs one."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 async def _try_out(scheduler: AsyncScheduler) -> None:

@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from reverie.api.trace import TRACE_HEADER, trace_id_of_request
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
@@ -23,7 +24,7 @@ from reverie.logs import get_logger
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-__all__ = ["answer", "handle_errors"]
+__all__ = ["answer", "handle_errors", "status_of"]
 
 log = get_logger(__name__)
 
@@ -42,13 +43,17 @@ def answer(data: Any, message: str = "ok", code: int = 200) -> JSONResponse:
     return JSONResponse({"code": code, "message": message, "data": data}, status_code=code)
 
 
+def status_of(error: ReverieError) -> int:
+    """The HTTP status that says what kind of error this is."""
+    return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
+
+
 def handle_errors(app: FastAPI) -> None:
     """Let every error of this application be answered in the one shape."""
 
     @app.exception_handler(ReverieError)
     async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
-        code = next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
-        refusal = answer(None, str(error), code)
+        refusal = answer(None, str(error), status_of(error))
         if isinstance(error, QueueFullError):
             refusal.headers["retry-after"] = str(math.ceil(error.retry_after_s))
         return refusal
@@ -64,9 +69,14 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        return answer(None, str(error.detail), error.status_code)
+        refusal = answer(None, str(error.detail), error.status_code)
+        refusal.headers.update(error.headers or {})
+        return refusal
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        log.error("request.failed", path=request.url.path, exc_info=error)
-        return answer(None, "something went wrong inside the server; its log says what", 500)
+        trace_id = trace_id_of_request(request.scope)
+        log.error("request.failed", path=request.url.path, trace_id=trace_id, exc_info=error)
+        refusal = answer(None, "something went wrong inside the server; its log says what", 500)
+        refusal.headers[TRACE_HEADER] = trace_id
+        return refusal

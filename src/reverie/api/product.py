@@ -1,4 +1,4 @@
-"""The routes under `/product`."""
+"""Remembering and finding: the routes of `/product` that are about memories."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
 from reverie.api.envelope import answer
-from reverie.api.models import AddRequest, SearchRequest, SubmitRequest
+from reverie.api.models import AddRequest, SearchRequest
 from reverie.capture.intake import add_message
 from reverie.clock import from_epoch_ms
 from reverie.handlers.add import memory_id_of
 from reverie.message import new_item_id
-from reverie.observe.status import business_status
 
 if TYPE_CHECKING:
     from reverie.memory.interface import Hit
@@ -81,20 +80,6 @@ def product_routes(scheduler: AsyncScheduler) -> APIRouter:
             by_cube[hit.item.mem_cube_id].append(_memory(hit))
         text = [{"cube_id": cube, "memories": found} for cube, found in by_cube.items()]
         return answer({"text_mem": text, "act_mem": [], "para_mem": [], "pref_mem": []})
-
-    @routes.post("/scheduler/submit")
-    async def submit(request: SubmitRequest) -> JSONResponse:
-        """Hand over messages for any label."""
-        receipts = await scheduler.submit_messages([model.message() for model in request.messages])
-        return answer([{"item_id": r.item_id, "status": r.status} for r in receipts])
-
-    @routes.get("/scheduler/status")
-    async def status(user_id: str, task_id: str | None = None) -> JSONResponse:
-        """How items stand: all of a user, one, or a business task as a whole."""
-        rows = await scheduler.status(user_id, task_id)
-        if task_id is not None:
-            return answer([{"task_id": task_id, "status": business_status(row.status for row in rows)}])
-        return answer([{"task_id": row.item_id, "status": row.status} for row in rows])
 
     return routes
 

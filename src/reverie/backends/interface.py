@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from reverie.backends.lane_keys import DEFAULT_PREFIX
 from reverie.backends.shared import DEFAULT_RULES, LEASE_MS
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`settle` applies effects in its own transaction; otherwise the effect store's inbox does."""
     durability: str
     """What survives: `full`, `normal`, `always`, `everysec`, `none` …"""
+    lane_prefix: str = DEFAULT_PREFIX
+    """What the names of its lanes begin with."""
 
 
 class Backend(Protocol):

@@ -79,7 +79,8 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
 
     item_id: str
     """The item that stands for the message: its own, or the one that has its unique key."""
-    status: Literal["accepted", "duplicate", "conflict"]
+    status: Literal["accepted", "duplicate", "conflict", "spooled"]
+    """spooled: the backend is away; the message is on disk here, and goes to the queue when it is back."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from reverie.cli import act, dead, events, look, send, waiting
 from reverie.cli.app import scheduler_of
 from reverie.cli.config import config
+from reverie.cli.doctor import doctor
 from reverie.cli.options import App, Json, Url
 from reverie.cli.output import print_json, print_table, set_up_logs, show_error, shown_errors
-
-if TYPE_CHECKING:
-    from reverie.scheduler import Scheduler
+from reverie.cli.worker_commands import worker_cli
 
 __all__ = ["main"]
 
@@ -31,6 +30,8 @@ for part in (send, look, waiting, events, act):
     cli.add_typer(part.commands)
 cli.add_typer(dead.commands, name="dead")
 cli.add_typer(config, name="config")
+cli.add_typer(worker_cli, name="worker")
+cli.command()(doctor)
 
 
 def main() -> None:
@@ -93,40 +94,6 @@ def serve(
 
 
 @cli.command()
-def worker(
-    url: Url = None,
-    app: App = None,
-    drain: Annotated[bool, typer.Option("--drain", help="Run what is ready now, then end.")] = False,
-    processes: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(
-            min=1, help="Worker processes to keep running. Default: the setting worker.processes, 1."
-        ),
-    ] = None,
-    lifeline: Annotated[Optional[int], typer.Option(hidden=True)] = None,  # noqa: UP045
-) -> None:
-    """Run handlers until it is stopped (Ctrl-C or SIGTERM), without a server.
-
-    Example: reverie worker --app app:scheduler --processes 4
-    """
-    with shown_errors():
-        import asyncio
-
-        from reverie.cli.worker import run_until_drained, run_until_stopped, start_anew
-        from reverie.runtime import Runtime
-
-        set_up_logs()
-        Runtime.runs_here = True
-        scheduler = scheduler_of(url, app)
-        if drain:
-            asyncio.run(run_until_drained(scheduler.asynchronous))
-        elif lifeline is None and (processes or scheduler.runtime.settings.worker.processes) > 1:
-            asyncio.run(_supervise(scheduler, url, app, processes))
-        elif asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline)):
-            start_anew()
-
-
-@cli.command()
 def salvage(
     damaged: Annotated[str, typer.Argument(help="The damaged SQLite file; no process may use it.")],
     saved: Annotated[str, typer.Argument(help="The file to create.")],
@@ -144,20 +111,3 @@ def salvage(
             print_json(tables)
             return
         print_table(["table", "rows saved", "not readable"], [(t.table, t.rows, t.lost) for t in tables])
-
-
-async def _supervise(scheduler: Scheduler, url: str | None, app: str | None, processes: int | None) -> None:
-    """Keep worker processes running. That the scheduler could be loaded says that they can do so too."""
-    from reverie.cli.supervisor import supervise
-    from reverie.dispatch.supervisor import Supervisor
-    from reverie.errors import InvalidSettingError
-
-    settings = scheduler.runtime.settings
-    count = processes or settings.worker.processes
-    if settings.queue_url.startswith("memory:"):
-        raise InvalidSettingError(
-            "worker.processes", count, "memory:// lives in one process: there is only 1"
-        )
-    options = {"--url": url, "--app": app}
-    arguments = [text for name, value in options.items() if value is not None for text in (name, value)]
-    await supervise(Supervisor(arguments, processes=count), settings.worker.grace_s)

@@ -12,6 +12,8 @@ from reverie.cli.signals import on_stop_signals
 from reverie.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reverie.scheduler import AsyncScheduler
 
 __all__ = ["run_until_drained", "run_until_stopped", "start_anew"]
@@ -19,17 +21,21 @@ __all__ = ["run_until_drained", "run_until_stopped", "start_anew"]
 log = get_logger(__name__)
 
 
-async def run_until_stopped(scheduler: AsyncScheduler, lifeline: int | None = None) -> bool:
+async def run_until_stopped(
+    scheduler: AsyncScheduler, lifeline: int | None = None, on_ready: Callable[[], None] | None = None
+) -> bool:
     """Run handlers until SIGINT or SIGTERM, or until the parent is gone; then stop cleanly.
 
-    `lifeline` is a pipe that closes with the parent. True if it stopped because too many handlers hang, which
-    only a new process can cure.
+    `lifeline` is a pipe that closes with the parent; `on_ready` is called when work is taken. True if it
+    stopped because too many handlers hang, which only a new process can cure.
     """
     stopping = asyncio.Event()
     on_stop_signals(stopping.set, _end_at_once)
     if lifeline is not None:
         _follow(lifeline, stopping)
     async with scheduler:
+        if on_ready is not None:
+            on_ready()
         exhausted = scheduler.runtime.worker.exhausted
         waits = [asyncio.ensure_future(event.wait()) for event in (stopping, exhausted)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ChildProcess", "describe_exit", "die_with_parent"]
+__all__ = ["ChildProcess", "describe_exit", "die_with_parent", "python_command"]
 
 BOOTSTRAP = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from {module} import main; main()"
 PR_SET_PDEATHSIG = 1
@@ -49,10 +49,9 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         lifeline, self._lifeline = os.pipe()
-        command = [sys.executable, "-c", BOOTSTRAP.format(module=module), json.dumps(sys.path)]
         try:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter and our own module
-                [*command, *arguments, str(lifeline)],
+                python_command(module, [*arguments, str(lifeline)]),
                 pass_fds=[lifeline, *descriptors],
                 env=environment,
                 start_new_session=True,
@@ -105,6 +104,11 @@ class ChildProcess:
     def _set_ended(self, code: int) -> None:
         if not self._ended.done():
             self._ended.set_result(code)
+
+
+def python_command(module: str, arguments: Sequence[str]) -> list[str]:
+    """The command that runs `main()` of a module in a fresh interpreter that finds what this one finds."""
+    return [sys.executable, "-c", BOOTSTRAP.format(module=module), json.dumps(sys.path), *arguments]
 
 
 def describe_exit(code: int) -> str:

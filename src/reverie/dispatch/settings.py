@@ -52,6 +52,14 @@ class WorkerSettings(Section):
         description="processes of one cpu handler; default: the number of cores",
     )
     processes: int = Field(1, ge=1, description="worker processes that `reverie worker` keeps running")
+    log_max_bytes: int = Field(
+        10 * 1024 * 1024,
+        ge=1,
+        description="bytes of the log of `reverie worker start` before it is set aside and begun anew",
+    )
+    log_files: int = Field(
+        5, ge=0, description="files that were set aside so and are kept; the oldest are deleted"
+    )
     max_abandoned: int = Field(
         16, ge=0, description="threads of sync handlers that may hang before no more are risked"
     )

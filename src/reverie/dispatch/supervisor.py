@@ -32,10 +32,15 @@ class Supervisor:
         *,
         processes: int,
         environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         ran_well_s: float = RAN_WELL_S,
     ) -> None:
-        """`arguments` go to each worker, `environment` replaces this process's; `sleep` is for tests."""
+        """`arguments` go to each worker, `environment` replaces this process's, `sleep` is for tests.
+
+        `descriptors` stay open in each worker.
+        """
+        self._descriptors = descriptors
         self._arguments = ["worker", *arguments, "--lifeline"]
         self._processes = processes
         self._environment = environment
@@ -93,7 +98,12 @@ class Supervisor:
     async def _run_one(self) -> dict[str, object]:
         """Run one process to its end; how that came."""
         try:
-            child = ChildProcess("reverie.__main__", self._arguments, environment=self._environment)
+            child = ChildProcess(
+                "reverie.__main__",
+                self._arguments,
+                descriptors=self._descriptors,
+                environment=self._environment,
+            )
         except OSError as error:
             return {"pid": None, "how": f"was not started: {error}"}
         log.info("process.started", pid=child.pid)

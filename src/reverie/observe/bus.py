@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from reverie.backends.interface import Broadcast
-    from reverie.observe.events import Event
+    from reverie.observe.events import Event, EventName
 
 __all__ = ["EventBus", "Subscription", "Wanted"]
 
@@ -61,8 +61,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Subscription:
     """What waits for one listener. Safe from any thread."""
 
-    def __init__(self, wanted: Wanted, most_waiting: int, wake: Callable[[], None]) -> None:
-        self._wanted = wanted
+    def __init__(
+        self,
+        wanted: Wanted,
+        most_waiting: int,
+        wake: Callable[[], None],
+        leave: Callable[[Subscription], None],
+    ) -> None:
+        """`wake` is called when something waits or it is closed, `leave` when it is closed."""
+        self._leave = leave
+        self.wanted = wanted
         self._most_waiting = most_waiting
         self._wake = wake
         self._lock = threading.Lock()
@@ -76,7 +84,7 @@ class Subscription:
 
     def put(self, events: list[Event]) -> None:
         """Let these wait."""
-        if not (events := self._wanted.sift(events)):
+        if not (events := self.wanted.sift(events)):
             return
         with self._lock:
             self._heard.clear()
@@ -106,6 +114,7 @@ class Subscription:
 
     def close(self) -> None:
         """Hear no more, once what waits is heard. Idempotent."""
+        self._leave(self)
         self.closed.set()
         self._wake()
 
@@ -119,11 +128,20 @@ class EventBus:
         self._lock = threading.Lock()
         self._subscriptions: tuple[Subscription, ...] = ()
         self._outside: Subscription | None = None
+        self._turning = threading.Lock()
+        """Held while `_outside` changes."""
 
     @property
     def active(self) -> bool:
         """Whether anyone listens."""
         return bool(self._subscriptions) or self._broadcast.is_heard
+
+    def wants(self, name: EventName) -> bool:
+        """Whether anyone listens to events of this name: others need not be made."""
+        if self._broadcast.is_heard:
+            return True
+        wanted = [one.wanted.events for one in self._subscriptions]
+        return any(names is None or name in names for names in wanted)
 
     def publish(self, events: list[Event]) -> None:
         """Let all who listen hear of these. Never waits. Safe from any thread."""
@@ -141,7 +159,7 @@ class EventBus:
     ) -> Subscription:
         """Have `listener` called with batches of events, on a thread of its own, until it is closed."""
         news = threading.Event()
-        subscription = Subscription(wanted or Wanted(), most_waiting, news.set)
+        subscription = Subscription(wanted or Wanted(), most_waiting, news.set, self._remove)
 
         def deliver() -> None:
             while not subscription.closed.is_set():
@@ -149,7 +167,6 @@ class EventBus:
                 news.clear()
                 _call(listener, subscription)
                 subscription.closed.wait(GATHER_S)
-            self._remove(subscription)
             _call(listener, subscription)
 
         self._add(subscription)
@@ -165,12 +182,12 @@ class EventBus:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(news.set)
 
-        subscription = Subscription(wanted or Wanted(), MOST_WAITING, wake)
+        subscription = Subscription(wanted or Wanted(), MOST_WAITING, wake, self._remove)
         self._add(subscription)
         try:
             yield _batches(subscription, news)
         finally:
-            self._remove(subscription)
+            subscription.close()
 
     def flush(self, seconds: float) -> None:
         """Wait until all functions that listen have heard what was published so far, or the time is over."""
@@ -185,16 +202,16 @@ class EventBus:
     def _remove(self, subscription: Subscription) -> None:
         with self._lock:
             self._subscriptions = tuple(one for one in self._subscriptions if one is not subscription)
-        subscription.close()
 
     def _follow_outside(self) -> None:
         """Begin to tell other processes, or cease to."""
-        outside = self._outside
-        if outside is None:
-            self._outside = self.subscribe(lambda events: encode_events(events, self._broadcast.say))
-        else:
-            self._outside = None
-            self._remove(outside)
+        with self._turning:
+            outside, heard = self._outside, self._broadcast.is_heard
+            if outside is None and heard:
+                self._outside = self.subscribe(lambda events: encode_events(events, self._broadcast.say))
+            elif outside is not None and not heard:
+                self._outside = None
+                outside.close()
 
 
 async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIterator[list[Event]]:

@@ -43,6 +43,8 @@ class Recorder:
 
     def enqueued(self, messages: Sequence[Message]) -> None:
         """These were accepted."""
+        if not self._bus.wants(EventName.ENQUEUE):
+            return
         at = self._clock.now()
         self._bus.publish(
             [
@@ -63,11 +65,15 @@ class Recorder:
 
     def dequeued(self, claims: Sequence[Claim], worker: str) -> None:
         """A worker has claimed these."""
+        if not self._bus.wants(EventName.DEQUEUE):
+            return
         at = self._clock.now()
         self._bus.publish([self._event(EventName.DEQUEUE, at, claim, worker) for claim in claims])
 
     def started(self, claims: Sequence[Claim], worker: str) -> None:
         """Their handler begins."""
+        if not self._bus.wants(EventName.START):
+            return
         at = self._clock.now()
         self._bus.publish([self._event(EventName.START, at, claim, worker) for claim in claims])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
     from reverie.observe.health import Health
     from reverie.observe.settings import AlertSettings
 
-__all__ = ["Alert", "check"]
+__all__ = ["SERVICE_FAILING", "Alert", "check", "failing_services"]
+
+SERVICE_FAILING = "service_failing"
+START = "start one: `reverie worker start` (or `reverie serve`)"
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -23,7 +27,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     """What is wrong, in words."""
     remedy: str
-    """What to do; a command where there is one."""
+    """What to do; commands stand in backticks."""
     subject: str = ""
     """Which label or service it is about, if it is about one."""
 
@@ -57,17 +61,22 @@ def check(
                 remedy="renew the quota or the credential; work goes on by itself once a try succeeds",
             )
         )
-    for name, failures in (services or {}).items():
-        alerts.append(
-            Alert(
-                rule="service_failing",
-                level="error",
-                subject=name,
-                message=f"the {name} of this process has failed {failures} times in a row",
-                remedy="read the log for its error (reverie worker logs); it is tried again every 30 s",
-            )
-        )
+    alerts += failing_services(services or {})
     return sorted(alerts, key=lambda alert: (alert.level != "error", alert.rule, alert.subject))
+
+
+def failing_services(services: Mapping[str, int]) -> list[Alert]:
+    """What is wrong with the duties of this process: those that fail, and how often in a row."""
+    return [
+        Alert(
+            rule=SERVICE_FAILING,
+            level="error",
+            subject=name,
+            message=f"the {name} of this process has failed {failures} times in a row",
+            remedy="read its error in the log: `reverie worker logs`; it is tried again every 30 s",
+        )
+        for name, failures in services.items()
+    ]
 
 
 def _queue(health: Health, settings: AlertSettings) -> list[Alert]:
@@ -78,8 +87,8 @@ def _queue(health: Health, settings: AlertSettings) -> list[Alert]:
                 rule="pending",
                 level="warning",
                 message=f"{health.pending} messages wait (more than alerts.pending = {settings.pending})",
-                remedy="see which label: reverie queue; add workers (reverie worker --processes N) or raise "
-                "the label's concurrency",
+                remedy="see which label: `reverie queue`; let more workers run: `reverie worker restart "
+                f"--processes {health.workers + 1}`, or raise the label's concurrency",
             )
         )
     if health.failed > settings.failed:
@@ -89,7 +98,7 @@ def _queue(health: Health, settings: AlertSettings) -> list[Alert]:
                 level="error",
                 message=f"{health.failed} messages have failed for good (more than alerts.failed = "
                 f"{settings.failed})",
-                remedy="see why: reverie dead list; then reverie dead requeue or reverie dead delete",
+                remedy=_about_dead_letters(health),
             )
         )
     if health.oldest_pending_age > settings.oldest_pending_s:
@@ -99,12 +108,32 @@ def _queue(health: Health, settings: AlertSettings) -> list[Alert]:
                 level="warning",
                 message=f"a message has waited {health.oldest_pending_age:.0f} s "
                 f"(more than alerts.oldest_pending_s = {settings.oldest_pending_s:g})",
-                remedy="see whether workers keep up: reverie queue",
+                remedy="see whether workers keep up: `reverie queue`",
             )
         )
     if _is_stalled(health, settings):
         alerts.append(_stalled(health, settings))
     return alerts
+
+
+def _about_dead_letters(health: Health) -> str:
+    worst = max(health.labels, key=lambda state: state.failed, default=None)
+    if worst is None:
+        return "see why: `reverie dead list`"
+    of_it = ("--label", worst.label)
+    return (
+        f"most are of the label {worst.label!r}; see why: `{_command('dead', 'list', *of_it)}`; mend that "
+        f"and send them back: `{_command('dead', 'requeue', *of_it, '--all')}`, or forget them: "
+        f"`{_command('dead', 'delete', *of_it, '--all')}`"
+    )
+
+
+def _command(*words: str) -> str:
+    """A command as it is typed into a shell; a last word that looks like an option is none."""
+    *before, last = words
+    return shlex.join(
+        ["reverie", *before, *(["--"] if before == ["resume"] and last[:1] == "-" else []), last]
+    )
 
 
 def _is_stalled(health: Health, settings: AlertSettings) -> bool:
@@ -115,16 +144,16 @@ def _is_stalled(health: Health, settings: AlertSettings) -> bool:
 
 def _stalled(health: Health, settings: AlertSettings) -> Alert:
     if not health.workers:
-        reason, remedy = "no worker is running", "start one: reverie worker start (or reverie serve)"
+        reason, remedy = "no worker is running", START
     elif health.processing:
         reason = (
             f"{health.processing} are being worked on, the longest for {health.oldest_processing_age:.0f} s"
         )
-        remedy = "a handler may hang: reverie worker logs; reverie worker restart ends it"
+        remedy = "a handler may hang: `reverie worker logs`; this ends it: `reverie worker restart`"
     else:
         reason, remedy = (
             "nothing is being worked on",
-            "read the log: reverie worker logs; reverie worker restart",
+            "read the log: `reverie worker logs`; begin anew: `reverie worker restart`",
         )
     return Alert(
         rule="stalled",
@@ -141,7 +170,7 @@ def _labels(health: Health) -> list[Alert]:
             level="warning",
             subject=state.label,
             message=f"the label {state.label!r} is paused ({state.paused}), and {state.waiting} of it wait",
-            remedy=f"reverie resume {state.label}",
+            remedy=f"let it go on: `{_command('resume', state.label)}`",
         )
         for state in health.labels
         if state.paused is not None and state.waiting
@@ -153,10 +182,10 @@ def _unhandled(label: str, workers: int) -> Alert:
     if workers:
         message = f"no live worker handles the label {label!r}, and work of it waits"
         remedy = (
-            "register a handler for it and restart the worker (reverie worker restart), or start the worker "
-            "that has one: reverie worker --app module:scheduler"
+            "register a handler for it and begin anew: `reverie worker restart`, or name the app "
+            "that has one: `reverie worker restart --app module:scheduler`"
         )
     else:
         message = f"work of the label {label!r} waits, and no worker is running"
-        remedy = "start one: reverie worker start (or reverie serve)"
+        remedy = START
     return Alert(rule="unhandled", level="warning", subject=label, message=message, remedy=remedy)

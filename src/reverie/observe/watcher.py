@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from reverie.errors import BackendUnavailableError
 from reverie.logs import get_logger
 from reverie.observe.events import Event, EventName
 from reverie.observe.health import Pace, look
-from reverie.observe.rules import check
+from reverie.observe.rules import SERVICE_FAILING, check, failing_services
 from reverie.service import BREAKER_AFTER, LoopService
 
 if TYPE_CHECKING:
@@ -63,11 +64,25 @@ class AlertWatcher(LoopService):
         breakers = {
             _breaker_name(key): max(0.0, (until - now) / 1000) for key, until in open_breakers.items()
         }
-        failing = {one.name: one.failures for one in self._services() if one.failures >= BREAKER_AFTER}
-        return health, check(health, self._settings, breakers=breakers, services=failing)
+        return health, check(health, self._settings, breakers=breakers, services=self._failing())
 
     async def _turn(self) -> None:
-        _, alerts = await self.look()
+        try:
+            _, alerts = await self.look()
+        except BackendUnavailableError:  # of the queue nothing is known, but what fails here is
+            others = [alert for alert in self.current.values() if alert.rule != SERVICE_FAILING]
+            self._compare([*others, *failing_services(self._failing())])
+            raise
+        self._compare(alerts)
+        until = self._clock.now() + round(self._settings.check_s * 1000)
+        while self._clock.now() < until and not self._stopping.is_set():
+            await self._until_stopped(self._clock.wait(asyncio.Event(), until))
+
+    def _failing(self) -> dict[str, int]:
+        return {one.name: one.failures for one in self._services() if one.failures >= BREAKER_AFTER}
+
+    def _compare(self, alerts: list[Alert]) -> None:
+        """Say what has begun and what is over."""
         now = {alert.id: alert for alert in alerts}
         begun = [alert for name, alert in now.items() if name not in self.current]
         over = [alert for name, alert in self.current.items() if name not in now]
@@ -79,8 +94,6 @@ class AlertWatcher(LoopService):
             log.info("alert.over", rule=alert.rule, subject=alert.subject)
         self._tell(begun, "begun")
         self._tell(over, "over")
-        until = self._clock.now() + round(self._settings.check_s * 1000)
-        await self._until_stopped(self._clock.wait(asyncio.Event(), until))
 
     def _tell(self, alerts: list[Alert], state: str) -> None:
         if not alerts:

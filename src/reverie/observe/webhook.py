@@ -10,22 +10,26 @@ import base64
 import hashlib
 import hmac
 import http.client
-import queue
 import random
 import secrets
+import socket
 import ssl
 import threading
 import time
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
-from reverie.errors import InvalidSettingError
+from reverie.errors import InvalidSettingError, redacted
 from reverie.logs import get_logger
 from reverie.version import __version__
 
 if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
     from reverie.observe.rules import Alert
     from reverie.observe.settings import AlertSettings
 
@@ -50,43 +54,40 @@ class Webhook:
     def __init__(self, settings: AlertSettings, first_pause_s: float = 1.0) -> None:
         """`first_pause_s` is the pause after the first try that failed; it doubles."""
         assert settings.webhook_url is not None
-        self._url = urlsplit(settings.webhook_url)
-        if self._url.scheme != "https" and not (
-            self._url.scheme == "http" and self._url.hostname in LOOPBACK
-        ):
-            raise InvalidSettingError(
-                "alerts.webhook_url", settings.webhook_url, "must be https://…, or http:// on this machine"
-            )
+        self._url = _checked(settings.webhook_url)
         self._secret = settings.webhook_secret
         self._attempts = settings.webhook_attempts
         self._timeout_s = settings.webhook_timeout_s
         self._first_pause_s = first_pause_s
-        self._waiting: queue.Queue[bytes] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._waiting: deque[bytes] = deque()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
     def send(self, at: int, state: str, alerts: list[Alert]) -> None:
         """Let this be delivered soon."""
         body = msgspec.json.encode({"type": f"alert.{state}", "at": at, "alerts": alerts})
-        try:
-            self._waiting.put_nowait(body)
-        except queue.Full:
-            log.warning("webhook.dropped", waiting=MOST_WAITING, hint="the receiver does not answer")
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._deliver_all, name="reverie-webhook", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if len(self._waiting) >= MOST_WAITING:
+                log.warning("webhook.dropped", waiting=MOST_WAITING, hint="the receiver does not answer")
+                return
+            self._waiting.append(body)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._deliver_all, name="reverie-webhook", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """Give up what is not delivered yet. Idempotent."""
         self._closed.set()
 
     def _deliver_all(self) -> None:
-        while not self._closed.is_set():
-            try:
-                body = self._waiting.get(timeout=1)
-            except queue.Empty:
-                continue
+        """Until nothing waits."""
+        while True:
+            with self._lock:
+                if not self._waiting or self._closed.is_set():
+                    self._thread = None
+                    return
+                body = self._waiting.popleft()
             self._deliver(body)
 
     def _deliver(self, body: bytes) -> None:
@@ -114,6 +115,9 @@ class Webhook:
         if self._secret is not None:
             headers["webhook-signature"] = signature(self._secret, delivery_id, timestamp, body)
         connection = self._connection()
+        timer = threading.Timer(self._timeout_s, _cut, [connection])
+        timer.daemon = True
+        timer.start()
         try:
             path = self._url.path or "/"
             connection.request(
@@ -121,8 +125,9 @@ class Webhook:
             )
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
-            return repr(error)
+            return f"no answer within {self._timeout_s:g} s" if timer.finished.is_set() else repr(error)
         finally:
+            timer.cancel()
             connection.close()
         return None if 200 <= status < 300 else f"answered {status}"
 
@@ -132,3 +137,23 @@ class Webhook:
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
         return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+
+
+def _checked(address: str) -> SplitResult:
+    """The address, if alerts may be sent there."""
+    try:
+        url = urlsplit(address)
+        encrypted, here = url.scheme == "https", url.scheme == "http" and url.hostname in LOOPBACK
+        allowed = bool(url.hostname) and url.port != 0 and address.isascii() and (encrypted or here)
+    except ValueError:  # a port that is no number
+        allowed = False
+    if not allowed:
+        reason = "must be https://…, or http:// on this machine"
+        raise InvalidSettingError("alerts.webhook_url", redacted(address), reason)
+    return url
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """End a try that takes too long, also one whose receiver sends a byte now and then."""
+    with suppress(OSError, AttributeError):  # it is not connected yet, or no longer
+        connection.sock.shutdown(socket.SHUT_RDWR)

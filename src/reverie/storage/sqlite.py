@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -35,6 +36,9 @@ READERS = 5
 """At most this many read at once; more wait."""
 BUSY_TIMEOUT_S = 10.0
 """How long a writer of another process is waited for."""
+
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+"""A disk with less room than this counts as full."""
 
 
 class Database:
@@ -146,6 +150,15 @@ class Database:
         if self.path == ":memory:":  # it has only the one connection
             return await self.write(job)
         return await asyncio.wrap_future(self._readers.submit(lambda: self._read(job)))
+
+    async def check_disk(self) -> None:
+        """Refuse, with the reason and what to do, if the file cannot be written now."""
+        await self.write(lambda _: None)  # the writer lives, the file is whole, and nobody keeps it locked
+        path = Path(self.path)
+        if not (may_write(path) and may_write(path.parent)):
+            raise BackendUnavailableError(f"{self.path}: {self._diagnosis.obstacle()}")
+        if (free := shutil.disk_usage(path.parent).free) < LEAST_FREE_BYTES:
+            raise BackendUnavailableError(f"{self.path}: the disk has {free} bytes left: free space on it")
 
     def migrate(self, room: str, package: str) -> None:
         """Bring the tables of one room up to date, each script in the transaction that records it."""

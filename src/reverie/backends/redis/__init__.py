@@ -6,6 +6,8 @@ the names of the keys, `broadcast.py` what processes tell each other.
 
 from __future__ import annotations
 
+import msgspec
+
 from reverie.backends.interface import Capabilities
 from reverie.backends.moves import QueueLimits
 from reverie.errors import MissingExtraError
@@ -54,7 +56,7 @@ class RedisBackend:
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
         self.broadcast = RedisBroadcast(self._connections, keys)
-        self.capabilities = Capabilities(applies_effects=False, durability="none")
+        self.capabilities = Capabilities(applies_effects=False, durability="none", lane_prefix=prefix)
         """The durability is known when the backend is open."""
 
     async def open(self) -> None:
@@ -71,7 +73,7 @@ class RedisBackend:
         except BaseException:
             await self.close()
             raise
-        self.capabilities = Capabilities(applies_effects=False, durability=durability)
+        self.capabilities = msgspec.structs.replace(self.capabilities, durability=durability)
 
     async def close(self) -> None:
         """See `Backend.close`."""

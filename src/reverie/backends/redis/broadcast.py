@@ -23,8 +23,8 @@ __all__ = ["RedisBroadcast"]
 
 MOST_UNSENT = 256
 """Pieces of news that wait to be sent; what comes on top of them is lost."""
-MOST_BYTES = 256 * 1024
-"""Longer news is not sent."""
+LARGEST_NEWS = 65_536
+"""In bytes; what is longer is not sent."""
 LOOK_AGAIN_S = 1.0
 """How old the answer may be to whether anyone listens."""
 FAREWELL_S = 1.0
@@ -83,7 +83,7 @@ class RedisBroadcast:
 
     def say(self, news: bytes) -> None:
         """See `Broadcast.say`."""
-        if self._loop is not None and len(news) <= MOST_BYTES and len(self._unsent) < MOST_UNSENT:
+        if self._loop is not None and len(news) <= LARGEST_NEWS and len(self._unsent) < MOST_UNSENT:
             self._unsent.append(self._name + news)
             self._wake()
 

@@ -24,23 +24,22 @@
 | `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
+| `{prefix}:opened` | which of those have an open breaker, and until when |
 | `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
 
-Ids of letters, digits and `_.@-` stand as they are. In others every other byte is percent-encoded, so that
-`:` always separates and two ids never share a key. `{item}` is a user's encoded id, `:` and the id of an
+How ids are written stands in `backends/lane_keys.py`. `{item}` is a user's encoded id, `:` and the id of an
 item, encoded together once more. A lane has three parts after the prefix, the queue's own keys have one, two
 or five.
 """
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+
+from reverie.backends.lane_keys import DEFAULT_PREFIX, decode_id, encode_id, lane_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,22 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_PREFIX", "DEFAULT_STATUS_PREFIX", "GROUP", "Keys", "decode_id", "encode_id"]
 
-DEFAULT_PREFIX = "scheduler:messages:stream:v2.0"
 DEFAULT_STATUS_PREFIX = "memos"
 GROUP = "scheduler_group"
-
-_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
-
-
-@lru_cache(maxsize=8192)
-def encode_id(value: str) -> str:
-    """Write an id so that it can be one part of a key."""
-    return value if _PLAIN.fullmatch(value) else quote(value, safe="@").replace("~", "%7E")
-
-
-def decode_id(text: str) -> str:
-    """Read an id that `encode_id` has written."""
-    return unquote(text)
 
 
 class Keys:
@@ -80,7 +65,7 @@ class Keys:
 
     def stream(self, lane: Lane) -> str:
         """The stream of a lane."""
-        return f"{self.prefix}:{self.lane(lane)}"
+        return lane_key(lane, self.prefix)
 
     def task_meta(self, user_id: str) -> str:
         """The hash of a user's items."""

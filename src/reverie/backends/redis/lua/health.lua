@@ -1,6 +1,6 @@
 -- Health: how old the work is, at a cost that does not grow with it.
 
-local COMPARED = 100 -- lanes whose first messages are compared, of all labels together
+local COMPARED = 100 -- lanes in the rings, and again claims, whose lanes are compared
 
 -- The earlier of two moments, of which each may be missing.
 local function earlier(one, other)
@@ -64,16 +64,45 @@ local function look_at_labels(step)
   return labels, last
 end
 
--- Since when the oldest message waits that could run now. The lanes that have waited longest for their turn are
--- compared, not all: a lane that has just been served and has older messages may be missed.
-local function oldest_waiting(step, labels)
-  local since
+-- The lanes that have waited longest for their turn, of each label as many.
+local function next_in_turn(step, labels)
+  local names = {}
   local most = math.max(1, math.floor(COMPARED / math.max(1, #labels)))
   for _, label in ipairs(labels) do
-    local names = redis.call('ZRANGE', step.prefix .. ':ready:' .. label, 0, most - 1)
+    for _, name in ipairs(redis.call('ZRANGE', step.prefix .. ':ready:' .. label, 0, most - 1)) do
+      names[#names + 1] = name
+    end
+  end
+  return names
+end
+
+-- The lanes that wait outside of the rings for the end of one of the oldest claims.
+local function held_up(step)
+  local names = {}
+  local claimed = redis.call('ZRANGE', step.prefix .. ':claimed', 0, COMPARED - 1)
+  for _, found in ipairs(read_all(step, claimed)) do
+    local name = lane_name(found.item)
+    names[#names + 1] = name
+    local tenant = split_lane(step, name)
+    for label in string.gmatch(scope_of(step, 'tenants', tenant).parked, '%S+') do
+      names[#names + 1] = tenant .. ':' .. label
+    end
+  end
+  return names
+end
+
+-- Since when the oldest message waits, of those whose time has come and whose lane does not rest. Not all lanes are
+-- compared: one that was just served, or whose claim is young, may have an older message and be missed.
+local function oldest_waiting(step, labels)
+  local since, seen = nil, {}
+  for _, names in ipairs({ next_in_turn(step, labels), held_up(step) }) do
     fetch_lanes(step, names)
     for _, name in ipairs(names) do
-      since = earlier(since, lane_since(step, see_lane(step, name)))
+      local lane = see_lane(step, name)
+      if not seen[name] and lane.waiting > 0 and lane.rest <= step.now then
+        seen[name] = true
+        since = earlier(since, lane_since(step, lane))
+      end
     end
   end
   return since

@@ -34,6 +34,7 @@ local function new_lane(step, name, state, rest)
     known_rest = tonumber(rest_until),
     since = tonumber(since),
     aside = tonumber(aside) or 0,
+    streamed = tonumber(waiting) + tonumber(running) > 0, -- it has a stream
     ended = {}, -- entries that leave the stream
     back = {}, -- entries that are handed back
   }
@@ -99,6 +100,7 @@ end
 local function place(lane, item_id, body)
   if lane.waiting + lane.running == 0 then
     redis.pcall('XGROUP', 'CREATE', lane.key, GROUP, '0', 'MKSTREAM') -- it may be there already
+    lane.streamed = true
   end
   lane.waiting = lane.waiting + 1
   return redis.call('XADD', lane.key, '*', 'message', body, 'item_id', item_id)
@@ -168,6 +170,10 @@ local function leave_ring(step, lane)
 end
 
 local function drop_stream(lane)
+  if not lane.streamed then
+    return
+  end
+  lane.streamed = false
   if redis.call('XLEN', lane.key) <= #lane.ended then
     redis.call('DEL', lane.key)
     lane.ended = {}

@@ -1,0 +1,75 @@
+"""Whether this process can do its work: each thing that it depends on, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.errors import ReverieError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from reverie.runtime import Runtime
+
+__all__ = ["Dependency", "check_dependencies"]
+
+PATIENCE_S = 5.0
+"""What does not answer within so many seconds is not there."""
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that the process depends on."""
+
+    name: str
+    ok: bool
+    why: str | None = None
+    """What is wrong with it."""
+
+
+async def check_dependencies(runtime: Runtime, *, with_worker: bool) -> list[Dependency]:
+    """Try each thing now; `with_worker` says whether this process should run one."""
+    checks: dict[str, Awaitable[str | None]] = {"queue": _queue(runtime), "memory": _memory(runtime)}
+    if with_worker:
+        checks["worker"] = _worker(runtime)
+    if runtime.databases:
+        checks["disk"] = _disk(runtime)
+    if runtime.ingester is not None:
+        checks["spool"] = asyncio.to_thread(runtime.spool.check)
+    return list(await asyncio.gather(*(_try(name, check) for name, check in checks.items())))
+
+
+async def _try(name: str, check: Awaitable[str | None]) -> Dependency:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            why = await check
+    except TimeoutError:
+        why = f"did not answer within {PATIENCE_S:g} s"
+    except (ReverieError, OSError) as error:
+        why = str(error)
+    return Dependency(name=name, ok=why is None, why=why)
+
+
+async def _queue(runtime: Runtime) -> None:
+    await runtime.open()
+    await runtime.backend.views.labels()
+
+
+async def _memory(runtime: Runtime) -> None:
+    await runtime.open()
+    await runtime.store.get("", "")
+
+
+async def _worker(runtime: Runtime) -> str | None:
+    alive = {presence.worker for presence in await runtime.backend.views.workers()}
+    here = runtime.settings.scheduler_startup_mode == "thread"
+    if runtime.worker.name in alive if here else alive:
+        return None
+    return "no worker of this process is alive: read its log, then start the process again"
+
+
+async def _disk(runtime: Runtime) -> None:
+    for database in runtime.databases:
+        await database.check_disk()

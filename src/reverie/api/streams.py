@@ -1,0 +1,119 @@
+"""Answers that take their time: they end when done, when the client hangs up, or when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from fastapi import HTTPException
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
+
+from reverie.api.envelope import status_of
+from reverie.errors import ReverieError
+from reverie.logs import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Coroutine
+
+    from fastapi import Request
+    from starlette.types import Receive, Scope, Send
+
+__all__ = ["EventStream", "unless_gone"]
+
+T = TypeVar("T")
+Event = dict[str, Any]
+
+log = get_logger(__name__)
+
+SEND_TIMEOUT_S = 30.0
+"""A client that takes nothing for so long is hung up on."""
+LAST_WORDS_S = 5.0
+"""When the server stops, a stream may take so long to say so."""
+STOPPING = "the server stops: ask again when it is back"
+
+
+class EventStream(EventSourceResponse):
+    """Server-sent events: one JSON object each.
+
+    An error in the middle is told as an event `error` with `{code, message, data}`, and ends the stream.
+    """
+
+    def __init__(self, request: Request, events: AsyncGenerator[Event]) -> None:
+        super().__init__(
+            _written(events, request.app.state.stopping),
+            sep="\n",
+            send_timeout=SEND_TIMEOUT_S,
+            shutdown_event=anyio.Event(),
+            shutdown_grace_period=LAST_WORDS_S,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the events end, or nobody takes them any more."""
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            log.warning("stream.client_too_slow", path=scope["path"], timeout_s=self.send_timeout)
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do what may take long, but give it up when the client hangs up or the server stops."""
+    doing = asyncio.ensure_future(work)
+    hang_up = asyncio.ensure_future(_hang_up(request))
+    stop = asyncio.ensure_future(request.app.state.stopping.wait())
+    tasks = {doing, hang_up, stop}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        if hang_up.done():
+            hang_up.result()  # a body that is too large
+        raise HTTPException(503, STOPPING)  # nobody hears it if the client has gone
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _hang_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _written(events: AsyncGenerator[Event], stopping: asyncio.Event) -> AsyncGenerator[ServerSentEvent]:
+    try:
+        async with aclosing(_until(stopping, events)) as heard:
+            async for event in heard:
+                yield _line(event)
+        if stopping.is_set():
+            yield _line({"code": 503, "message": STOPPING, "data": None}, "error")
+    except ReverieError as error:
+        yield _line({"code": status_of(error), "message": str(error), "data": None}, "error")
+
+
+async def _until(stopping: asyncio.Event, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """The events, as long as the server does not stop."""
+    stop = asyncio.ensure_future(stopping.wait())
+    step: asyncio.Future[Event | None] = stop  # type: ignore[assignment]
+    try:
+        while True:
+            step = asyncio.ensure_future(anext(events, None))
+            await asyncio.wait({step, stop}, return_when=asyncio.FIRST_COMPLETED)
+            event = step.result() if step.done() else None
+            if event is None:
+                return
+            yield event
+    finally:
+        stop.cancel()
+        step.cancel()
+        with anyio.CancelScope(shield=True):  # whoever hangs up cancels this generator, again and again
+            await asyncio.wait({step})
+            await events.aclose()
+
+
+def _line(event: Event, name: str | None = None) -> ServerSentEvent:
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return ServerSentEvent(data, event=name, sep="\n")

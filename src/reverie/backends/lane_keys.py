@@ -1,0 +1,37 @@
+"""The names of lanes, as the outside sees them: on Redis they are the keys of streams.
+
+Ids of letters, digits and `_.@-` stand as they are. In others every other byte is percent-encoded, so that
+`:` always separates and two ids never share a key.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from reverie.message import Lane
+
+__all__ = ["DEFAULT_PREFIX", "decode_id", "encode_id", "lane_key"]
+
+DEFAULT_PREFIX = "scheduler:messages:stream:v2.0"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+
+
+@lru_cache(maxsize=8192)
+def encode_id(value: str) -> str:
+    """Write an id so that it can be one part of a key."""
+    return value if _PLAIN.fullmatch(value) else quote(value, safe="@").replace("~", "%7E")
+
+
+def decode_id(text: str) -> str:
+    """Read an id that `encode_id` has written."""
+    return unquote(text)
+
+
+def lane_key(lane: Lane, prefix: str = DEFAULT_PREFIX) -> str:
+    """The name of a lane: `{prefix}:{user_id}:{mem_cube_id}:{label}`."""
+    return f"{prefix}:{encode_id(lane.user_id)}:{encode_id(lane.mem_cube_id)}:{encode_id(lane.label)}"

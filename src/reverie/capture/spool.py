@@ -1,0 +1,231 @@
+"""The spool's writing side: a private folder of one file per captured message.
+
+It needs no backend, no worker and nothing but the standard library, so that a hook starts in no time. A file
+that has its final name is whole and on disk. `reverie.capture.ingester` takes the files in.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import threading
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from reverie.errors import InvalidMessageError, SpoolError, SpoolFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["FIELDS", "SUFFIX", "TEMPORARY", "Spool", "opened_folder"]
+
+SUFFIX = ".json"
+"""How the names of files that are complete end. Other names are none of the spool's business."""
+TEMPORARY = ".tmp"
+"""How the names of files that are being written end; they begin with a dot."""
+FULL = ".full"
+"""Stands in a folder that somebody found full: the next one counts again."""
+FIELDS = frozenset(
+    {
+        "user_id", "label", "content", "item_id", "mem_cube_id", "session_id", "task_id", "trace_id",
+        "user_name", "info", "timestamp", "due", "deadline", "depends_on", "if_dependency_fails",
+        "unique_key", "unique_window_s", "unique_policy",
+    }
+)  # fmt: skip
+"""What a file may say: the fields of `Message` that its maker gives."""
+
+
+class Spool:
+    """Keeps messages in a folder until a worker or a server takes them in. Building it touches nothing."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        max_files: int = 100_000,
+        max_file_bytes: int = 16 * 1024 * 1024,
+    ) -> None:
+        """Beyond about `max_files` files, and of files larger than `max_file_bytes`, nothing is kept."""
+        self.folder = os.path.abspath(folder)  # noqa: PTH100  pathlib would take longer to import than all this
+        self.max_files = max_files
+        self.max_file_bytes = max_file_bytes
+        self._count_every = max(1, max_files // 1000)
+
+    def write(self, fields: Mapping[str, Any]) -> str:
+        """Keep one message; when this returns it is on disk. Answers its item_id.
+
+        `fields` are those of `Message`; `user_id` and `label` are needed. An `item_id` is made if there is
+        none. `SpoolError` if it could not be kept, `InvalidMessageError` if nobody could read it.
+        """
+        given = {name: value for name, value in fields.items() if value is not None}
+        given.setdefault("item_id", str(uuid.uuid4()))
+        given.setdefault("timestamp", datetime.now(UTC))
+        data = self._encoded(given)
+        try:
+            _make(self.folder)
+            with opened_folder(self.folder) as folder:
+                self._check_room(folder)
+                _write(folder, _names.next(), data)
+        except OSError as error:
+            raise SpoolError(self.folder, _advice(error)) from error
+        item_id: str = given["item_id"]
+        return item_id
+
+    def check(self) -> None:
+        """`SpoolError`, with what to do about it, if nothing could be kept now."""
+        probe = f".{os.urandom(8).hex()}{TEMPORARY}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        try:
+            _make(self.folder)
+            with opened_folder(self.folder) as folder:
+                self._check_room(folder)
+                os.close(os.open(probe, flags, 0o600, dir_fd=folder))
+                os.unlink(probe, dir_fd=folder)
+        except OSError as error:
+            raise SpoolError(self.folder, _advice(error)) from error
+
+    def _encoded(self, fields: dict[str, Any]) -> bytes:
+        for name, value in fields.items():
+            if name not in FIELDS:
+                raise InvalidMessageError(
+                    name, value, f"no such field; known are {', '.join(sorted(FIELDS))}"
+                )
+        for name in ("user_id", "label", "item_id"):
+            if not isinstance(fields.get(name), str) or not fields[name]:
+                raise InvalidMessageError(name, fields.get(name), "must be text, and not empty")
+        try:
+            data = json.dumps(fields, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidMessageError("message", fields, f"cannot be written as JSON: {error}") from error
+        if len(data) > self.max_file_bytes:
+            reason = f"has {len(data)} bytes as JSON, at most spool.max_file_bytes = {self.max_file_bytes}"
+            raise InvalidMessageError("message", fields, reason)
+        return data
+
+    def _check_room(self, folder: int) -> None:
+        """Refuse if the folder is full.
+
+        To count means to list, so only one write in many does it: which ones is left to chance, because the
+        writer may be a process that writes only once. Who finds the folder full leaves a mark for the others.
+        """
+        marked = _exists(FULL, folder)
+        if not marked and random.random() * self._count_every >= 1:  # noqa: S311  no secret
+            return
+        with os.scandir(folder) as entries:
+            files = (entry for entry in entries if entry.name.endswith((SUFFIX, TEMPORARY)))
+            count = sum(1 for _ in islice(files, self.max_files))
+        if count >= self.max_files:
+            with suppress(OSError):
+                os.close(os.open(FULL, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600, dir_fd=folder))
+            raise SpoolFullError(self.folder, self.max_files)
+        if marked:
+            with suppress(FileNotFoundError):
+                os.unlink(FULL, dir_fd=folder)
+
+
+@contextmanager
+def opened_folder(path: str) -> Iterator[int]:
+    """A descriptor of the folder, which is made private if it is not; another user's folder is refused."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        state = os.fstat(folder)
+        if state.st_uid != os.geteuid():
+            raise SpoolError(
+                path, f"it belongs to user {state.st_uid}, not to you: set spool.dir to a folder of your own"
+            )
+        if state.st_mode & 0o777 != 0o700:
+            os.fchmod(folder, 0o700)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+class _Names:
+    """Names that sort by time, and inside one process by the order in which they were asked for.
+
+    A clock that is set back does not matter to a process: its next name is never before its last one.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """In a forked process: the lock may have been taken by a thread that is not here."""
+        self._lock = threading.Lock()
+
+    def next(self) -> str:
+        with self._lock:
+            self._last = max(time.time_ns(), self._last + 1)
+            return f"{self._last:020d}-{os.urandom(8).hex()}{SUFFIX}"
+
+
+_names = _Names()
+os.register_at_fork(after_in_child=_names.renew)
+
+
+def _make(folder: str) -> None:
+    """Create a folder and what is missing above it, each known to be on disk."""
+    if os.path.isdir(folder):  # noqa: PTH112
+        return
+    parent = os.path.dirname(folder)  # noqa: PTH120
+    _make(parent)
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)  # noqa: PTH102
+    above = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
+
+
+def _write(folder: int, name: str, data: bytes) -> None:
+    """Write under another name, then rename: under its own name a file is never seen in part."""
+    temporary = f".{name}{TEMPORARY}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    file = os.open(temporary, flags, 0o600, dir_fd=folder)
+    try:
+        try:
+            os.fchmod(file, 0o600)  # whatever the umask is
+            left = memoryview(data)
+            while left:
+                left = left[os.write(file, left) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"it contains a {type(value).__name__}")
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full: free space on it, then try again"
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return f"{error.strerror}: give yourself the right to write there, or set spool.dir to another folder"
+    if error.errno in {errno.ENOTDIR, errno.EEXIST, errno.ELOOP}:
+        return f"{error.strerror}: it must be a folder; set spool.dir to one"
+    return f"{error.strerror or error}"

@@ -1,0 +1,203 @@
+"""The spool's folder as its reader sees it: what waits, what it says, and what is set aside.
+
+Everything here blocks, so the ingester calls it on threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from reverie.capture.spool import FIELDS, SUFFIX, TEMPORARY, opened_folder
+from reverie.logs import get_logger
+from reverie.message import Message, MessageLimits, check_message
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterator
+
+__all__ = ["SpoolReader", "Spooled"]
+
+log = get_logger(__name__)
+
+DAMAGED = "damaged"
+LOCK = ".lock"
+BATCH = 100
+"""Files that are submitted together, at most."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""No file is added to those that are submitted together once they have so many bytes."""
+STALE_S = 3600.0
+"""A file that was not finished for so long belongs to a writer that is dead."""
+OUR_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors that say nothing about the file."""
+
+
+class Spooled(NamedTuple):
+    """A file that waits, and the message it holds."""
+
+    name: str
+    message: Message
+
+
+class _DamagedError(Exception):
+    """A file that will never become a message, and why."""
+
+
+class SpoolReader:
+    """Reads and removes files; what is damaged goes to a folder of its own, with its reason beside it."""
+
+    def __init__(self, folder: str, limits: MessageLimits, max_file_bytes: int) -> None:
+        """Take messages within `limits` from files of at most `max_file_bytes`."""
+        self._folder = Path(folder)
+        self._limits = limits
+        self._max_file_bytes = max_file_bytes
+        self._stuck: set[str] = set()
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Whether this process may take files in until the block ends; if nothing was ever spooled: no."""
+        if not self._folder.is_dir():
+            yield False
+            return
+        with opened_folder(str(self._folder)) as folder:
+            lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may still have the descriptor
+        finally:
+            os.close(lock)
+
+    def names(self) -> list[str]:
+        """The files that wait, in their order. What dead writers left behind is set aside."""
+        found = os.listdir(self._folder)  # noqa: PTH208  names are all that is needed
+        for name in found:
+            if name.startswith(".") and name.endswith(TEMPORARY) and self._is_stale(name):
+                self.set_aside(name, "was not finished: its writer died, or the disk was full")
+        return sorted(name for name in found if name.endswith(SUFFIX) and not name.startswith("."))
+
+    def read_batch(self, names: deque[str], skip: Callable[[str], bool]) -> list[Spooled]:
+        """Take names from the front and read their files, until there is enough for one submit."""
+        batch: list[Spooled] = []
+        size = 0
+        while names and len(batch) < BATCH and size < BATCH_BYTES:
+            name = names.popleft()
+            if skip(name):
+                continue
+            try:
+                data = self._read(name)
+                batch.append(Spooled(name, self._message(data)))
+                size += len(data)
+            except FileNotFoundError:
+                continue  # somebody else took it in
+            except _DamagedError as damage:
+                self.set_aside(name, str(damage))
+        return batch
+
+    def remove(self, name: str) -> None:
+        """The message of this file is in the queue."""
+        with suppress(FileNotFoundError):
+            (self._folder / name).unlink()
+
+    def set_aside(self, name: str, reason: str) -> None:
+        """Move a file to where it is kept for a person to look at; if that fails it stays where it is."""
+        try:
+            kept_as = self._move_to_damaged(name, reason)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if name not in self._stuck:
+                self._stuck.add(name)
+                log.warning("spool.damaged", file=name, reason=reason, left_because=str(error))
+        else:
+            log.warning("spool.damaged", file=name, reason=reason, kept_as=str(kept_as))
+
+    def _move_to_damaged(self, name: str, reason: str) -> Path:
+        folder = self._folder / DAMAGED
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (self._folder / name).lstat()
+        target, number = folder / name, 0
+        while os.path.lexists(target):
+            number += 1
+            target = folder / f"{name}.{number}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(f"{target}.reason", flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(f"{reason}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        (self._folder / name).rename(target)
+        for changed in (folder, self._folder):
+            with opened_folder(str(changed)) as descriptor:
+                os.fsync(descriptor)
+        return target
+
+    def _is_stale(self, name: str) -> bool:
+        try:
+            return time.time() - (self._folder / name).lstat().st_mtime > STALE_S
+        except FileNotFoundError:
+            return False
+
+    def _read(self, name: str) -> bytes:
+        """What stands in a file of our own; nothing else is opened for longer than it takes to see that."""
+        try:
+            file = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ENOENT or error.errno in OUR_OWN:
+                raise
+            link = error.errno == errno.ELOOP
+            reason = "is a symbolic link" if link else f"cannot be read: {error.strerror}"
+            raise _DamagedError(reason) from error
+        try:
+            self._check_file(os.fstat(file))
+            with open(file, "rb", closefd=False) as opened:
+                data = opened.read(self._max_file_bytes + 1)
+        except OSError as error:
+            raise _DamagedError(f"cannot be read: {error.strerror}") from error
+        finally:
+            os.close(file)
+        self._check_size(len(data))
+        return data
+
+    def _check_file(self, state: os.stat_result) -> None:
+        if not stat.S_ISREG(state.st_mode):
+            raise _DamagedError("is a folder" if stat.S_ISDIR(state.st_mode) else "is no regular file")
+        if state.st_uid != os.geteuid():
+            raise _DamagedError(f"belongs to user {state.st_uid}, not to the one who reads it")
+        self._check_size(state.st_size)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_file_bytes:
+            allowed = f"spool.max_file_bytes = {self._max_file_bytes}"
+            raise _DamagedError(f"has {size} bytes or more, at most {allowed} are allowed")
+
+    def _message(self, data: bytes) -> Message:
+        try:
+            fields = msgspec.json.decode(data)
+        except Exception as error:
+            raise _DamagedError(f"is not JSON: {error}") from error
+        if not isinstance(fields, dict):
+            raise _DamagedError(f"is JSON, but a {type(fields).__name__} and not an object")
+        if unknown := sorted(set(fields) - FIELDS):
+            raise _DamagedError(f"has unknown fields: {', '.join(map(repr, unknown))}")
+        if not fields.get("item_id"):
+            raise _DamagedError("has no item_id: without one, a second try could make a second message")
+        try:
+            message = msgspec.convert(fields, Message)
+            check_message(message, self._limits)
+        except Exception as error:  # whatever is wrong with one file, the others go on
+            raise _DamagedError(f"is no message: {error}") from error
+        return message

@@ -1,0 +1,312 @@
+"""`reverie worker`: running handlers in the foreground, or in the background of a data folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from reverie.cli.options import App, Json, Url
+from reverie.cli.output import print_json, set_up_logs, shown_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reverie.cli.background import Background
+    from reverie.cli.daemon import Daemon, DaemonState
+    from reverie.scheduler import Scheduler
+    from reverie.settings import Settings
+
+__all__ = ["worker_cli"]
+
+worker_cli = typer.Typer()
+
+Processes = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="Worker processes to keep running. Default: the setting worker.processes, 1."),
+]
+Drain = Annotated[bool, typer.Option("--drain", help="Run what is ready now, then end.")]
+Now = Annotated[bool, typer.Option("--now", help="Do not wait for handlers that run.")]
+Hidden = Annotated[Optional[int], typer.Option(hidden=True)]  # noqa: UP045
+
+
+@worker_cli.callback(invoke_without_command=True)
+def worker(
+    context: typer.Context,
+    *,
+    url: Url = None,
+    app: App = None,
+    drain: Drain = False,
+    processes: Processes = None,
+    lifeline: Hidden = None,
+    ready: Hidden = None,
+) -> None:
+    """Run handlers until it is stopped, without a server; without a command it is `worker run`.
+
+    Example: reverie worker --app app:scheduler --processes 4
+    """
+    if context.invoked_subcommand is None:
+        _run(url, app, drain=drain, processes=processes, lifeline=lifeline, ready=ready)
+    elif url or app or drain or processes:
+        raise typer.BadParameter(
+            f"give options behind the command: reverie worker {context.invoked_subcommand} …"
+        )
+
+
+@worker_cli.command()
+def run(
+    url: Url = None,
+    app: App = None,
+    drain: Drain = False,
+    processes: Processes = None,
+    daemon: Annotated[Optional[str], typer.Option(hidden=True)] = None,  # noqa: UP045
+) -> None:
+    """Run handlers here until it is stopped (Ctrl-C or SIGTERM).
+
+    Example: reverie worker run --app app:scheduler
+    """
+    _run(url, app, drain=drain, processes=processes, daemon=daemon)
+
+
+@worker_cli.command()
+def start(url: Url = None, app: App = None, processes: Processes = None, json: Json = False) -> None:
+    """Start a worker in the background, one for each data folder; returns when it takes work.
+
+    Example: reverie worker start --app app:scheduler
+    """
+    with shown_errors():
+        from reverie.settings import load_settings
+
+        settings = load_settings()
+        _start(settings, _daemon(settings), _options(url, app, processes), os.getcwd(), json=json)  # noqa: PTH109
+
+
+@worker_cli.command()
+def stop(now: Now = False, json: Json = False) -> None:
+    """Stop the worker in the background; handlers that run get worker.grace_s seconds to finish.
+
+    Example: reverie worker stop
+    """
+    with shown_errors():
+        from reverie.settings import load_settings
+
+        settings = load_settings()
+        daemon = _daemon(settings)
+        state = _stop(settings, daemon, now=now)
+        _answer(daemon, state, "stopped" if state else "not_running", json=json)
+
+
+@worker_cli.command()
+def restart(
+    url: Url = None, app: App = None, processes: Processes = None, now: Now = False, json: Json = False
+) -> None:
+    """Stop the worker in the background and start it as it was started, but for the options given here.
+
+    Example: reverie worker restart --processes 4
+    """
+    with shown_errors():
+        from reverie.settings import load_settings
+
+        settings = load_settings()
+        daemon = _daemon(settings)
+        last = daemon.state()
+        _stop(settings, daemon, now=now)
+        given, before = _options(url, app, processes), {} if last is None else dict(last.options)
+        if url or app:  # one excludes the other
+            before.pop("--url", None)
+            before.pop("--app", None)
+        folder = os.getcwd() if last is None else last.folder  # noqa: PTH109
+        _start(settings, daemon, before | given, folder, json=json)
+
+
+@worker_cli.command()
+def status(json: Json = False) -> None:
+    """Say whether a worker runs in the background.
+
+    Example: reverie worker status
+    """
+    with shown_errors():
+        from reverie.settings import load_settings
+
+        daemon = _daemon(load_settings())
+        state = daemon.running()
+        kind = "not_running" if state is None else "running" if state.ready_at else "starting"
+        _answer(daemon, state, kind, json=json)
+
+
+@worker_cli.command()
+def logs(
+    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written.")] = False,
+) -> None:
+    """Show the log of the worker in the background.
+
+    Example: reverie worker logs --follow
+    """
+    with shown_errors():
+        from reverie.cli.daemon_log import show
+        from reverie.errors import DaemonError
+        from reverie.settings import load_settings
+
+        log = _daemon(load_settings()).log
+        try:
+            for text in show(log, lines, follow=follow):
+                typer.echo(text, nl=False)
+        except FileNotFoundError as error:
+            raise DaemonError(f"there is no log {log}: no worker was ever started there") from error
+        except KeyboardInterrupt:
+            return
+
+
+def _run(
+    url: str | None,
+    app: str | None,
+    *,
+    drain: bool,
+    processes: int | None,
+    lifeline: int | None = None,
+    ready: int | None = None,
+    daemon: str | None = None,
+) -> None:
+    with shown_errors():
+        from functools import partial
+
+        from reverie.cli.background import Background, tell_ready
+        from reverie.runtime import Runtime
+
+        set_up_logs()
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is seen when it prints it
+        Runtime.runs_here = True
+        if daemon is not None:
+            with Background(daemon, _options(url, app, processes)) as background:
+                again = _work(url, app, processes, background=background)
+                background.inherit(again)
+        else:
+            if lifeline is None:
+                _warn_of_daemon()
+            on_ready = None if ready is None else partial(tell_ready, ready)
+            again = _work(url, app, processes, drain=drain, lifeline=lifeline, on_ready=on_ready)
+        if again:
+            from reverie.cli.worker import start_anew
+
+            start_anew()
+
+
+def _work(
+    url: str | None,
+    app: str | None,
+    processes: int | None,
+    *,
+    drain: bool = False,
+    lifeline: int | None = None,
+    on_ready: Callable[[], None] | None = None,
+    background: Background | None = None,
+) -> bool:
+    """Work until the end; whether a new process shall go on."""
+    import asyncio
+
+    from reverie.cli.app import scheduler_of
+    from reverie.cli.worker import run_until_drained, run_until_stopped
+
+    scheduler = scheduler_of(url, app)
+    if background is not None:
+        background.keep_log(scheduler.runtime.settings.worker)
+        background.watch(scheduler)
+        on_ready = background.ready
+    if drain:
+        asyncio.run(run_until_drained(scheduler.asynchronous))
+        return False
+    count = processes or scheduler.runtime.settings.worker.processes
+    if lifeline is None and count > 1:
+        asyncio.run(_supervise(scheduler, _options(url, app, None), count, on_ready))
+        return False
+    return asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline, on_ready))
+
+
+async def _supervise(
+    scheduler: Scheduler, options: dict[str, str], processes: int, on_ready: Callable[[], None] | None
+) -> None:
+    """Keep worker processes running. That the queue can be opened here says that they can do so too."""
+    from reverie.cli.supervisor import supervise
+    from reverie.errors import InvalidSettingError
+
+    settings = scheduler.runtime.settings
+    if settings.queue_url.startswith("memory:"):
+        raise InvalidSettingError(
+            "worker.processes", processes, "memory:// lives in one process: there is only 1"
+        )
+    await scheduler.asynchronous.open()
+    await scheduler.asynchronous.stop()
+    await supervise(
+        [text for option in options.items() for text in option],
+        processes=processes,
+        grace_s=settings.worker.grace_s,
+        on_ready=on_ready or (lambda: None),
+    )
+
+
+def _daemon(settings: Settings) -> Daemon:
+    from reverie.cli.daemon import Daemon
+
+    return Daemon(settings.data_dir)
+
+
+def _options(url: str | None, app: str | None, processes: int | None) -> dict[str, str]:
+    given = {"--url": url, "--app": app, "--processes": processes}
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _warn_of_daemon() -> None:
+    from reverie.settings import load_settings
+
+    state = _daemon(load_settings()).running()
+    if state is not None:
+        typer.echo(
+            f"note: a worker of this data folder runs in the background, too (process {state.pid}); "
+            "`reverie worker stop` ends that one",
+            err=True,
+        )
+
+
+def _start(settings: Settings, daemon: Daemon, options: dict[str, str], folder: str, *, json: bool) -> None:
+    from reverie.cli.daemon_control import start as start_daemon
+    from reverie.errors import InvalidSettingError
+
+    if "--app" not in options and options.get("--url", settings.queue_url).startswith("memory:"):
+        raise InvalidSettingError(
+            "queue.url", "memory://", "lives in one process: no other could give it work"
+        )
+    started = start_daemon(daemon, options, folder)
+    _answer(daemon, started.state, "already_running" if started.before else "started", json=json)
+
+
+def _stop(settings: Settings, daemon: Daemon, *, now: bool) -> DaemonState | None:
+    from reverie.cli.daemon_control import stop as stop_daemon
+    from reverie.dispatch.supervisor import MARGIN_S
+
+    grace_s = settings.worker.grace_s + 2 * MARGIN_S
+    return stop_daemon(daemon, grace_s=grace_s, now=now, say=lambda text: typer.echo(text, err=True))
+
+
+WORDS = {
+    "started": "the worker is running (process {pid}), its log is {log}",
+    "already_running": "the worker is already running (process {pid}), its log is {log}",
+    "running": "the worker is running (process {pid}), its log is {log}",
+    "starting": "the worker is starting (process {pid}), its log is {log}",
+    "stopped": "the worker (process {pid}) has stopped",
+    "not_running": "no worker is running in the background",
+}
+
+
+def _answer(daemon: Daemon, state: DaemonState | None, status: str, *, json: bool) -> None:
+    about: dict[str, Any] = {"status": status, "log": str(daemon.log)}
+    if state is not None:
+        about |= {"pid": state.pid, "version": state.version, "started_at": state.started_at}
+    if json:
+        print_json(about)
+    else:
+        typer.echo(WORDS[status].format(**about))

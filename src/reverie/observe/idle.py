@@ -1,0 +1,124 @@
+"""Waiting until a user has no work. However many wait for one user, the queue is asked one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+
+    from reverie.observe.finishes import Finishes
+
+__all__ = ["LONGEST_WAIT_S", "IdleWatch", "Idleness"]
+
+LONGEST_WAIT_S = 86_400.0
+"""Nobody waits longer than a day for a user to be idle."""
+GATHER_S = 0.05
+"""After a look that news has caused, further news is left alone for so long; nobody polls more often."""
+
+
+class Idleness(msgspec.Struct, frozen=True, kw_only=True):
+    """How far it is until a user has no work that waits or runs."""
+
+    active_tasks: int
+    elapsed_seconds: float
+    timed_out: bool = False
+
+    @property
+    def status(self) -> str:
+        """`running`, `idle` or `timeout`."""
+        return "timeout" if self.timed_out else "running" if self.active_tasks else "idle"
+
+
+class IdleWatch:
+    """All who wait for users to be idle, in one process. Belongs to one event loop."""
+
+    def __init__(self, count: Callable[[str], Awaitable[int]], finishes: Finishes) -> None:
+        """`count` says how many tasks of a user wait or run."""
+        self._count = count
+        self._finishes = finishes
+        self._looks: dict[str, _Looks] = {}
+
+    async def states(self, user_id: str, timeout: float, poll: float) -> AsyncGenerator[Idleness]:  # noqa: ASYNC109
+        """How it stands: now, then at each multiple of `poll` seconds, and at the end.
+
+        Whoever polls equally often is told at the same moments, by the same look. That a user is idle is told
+        at once if this process has done the work.
+        """
+        began = time.monotonic()
+        deadline = began + min(timeout, LONGEST_WAIT_S)
+        with self._attend(user_id) as looks, self._finishes.watch_user(user_id) as settled:
+            while True:
+                settled.clear()
+                active = await looks.look()
+                now = time.monotonic()
+                over = bool(active) and now >= deadline
+                yield Idleness(active_tasks=active, elapsed_seconds=round(now - began, 3), timed_out=over)
+                if over or not active:
+                    return
+                await _idle_or(min(_tick_after(now, poll), deadline), looks, settled)
+
+    @contextmanager
+    def _attend(self, user_id: str) -> Iterator[_Looks]:
+        looks = self._looks.setdefault(user_id, _Looks(lambda: self._count(user_id)))
+        looks.attendants += 1
+        try:
+            yield looks
+        finally:
+            looks.attendants -= 1
+            if not looks.attendants:
+                del self._looks[user_id]
+
+
+class _Looks:
+    """Looks at one user's work; one at a time, and shared."""
+
+    def __init__(self, count: Callable[[], Awaitable[int]]) -> None:
+        self._count = count
+        self._present: asyncio.Task[int] | None = None
+        self._next: asyncio.Task[int] | None = None
+        self.attendants = 0
+
+    async def look(self) -> int:
+        """What a look finds that begins after this call. All who ask until it begins share it."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._look_after(self._present))
+            self._next.add_done_callback(_hear)
+        return await asyncio.shield(self._next)
+
+    async def _look_after(self, before: asyncio.Task[int] | None) -> int:
+        if before is not None:
+            await asyncio.wait({before})
+        self._present, self._next = self._next, None
+        return await self._count()
+
+
+async def _idle_or(moment: float, looks: _Looks, settled: asyncio.Event) -> None:
+    """Return at this moment, or as soon as news says that nothing is left to do."""
+    while (left := moment - time.monotonic()) > 0:
+        try:
+            async with asyncio.timeout(left):
+                await settled.wait()
+                settled.clear()
+                if not await looks.look():
+                    return
+                await asyncio.sleep(GATHER_S)
+        except TimeoutError:
+            return
+
+
+def _tick_after(now: float, poll: float) -> float:
+    """The next multiple of `poll`; one that is as good as now has been."""
+    poll = max(poll, GATHER_S)
+    return ((now + GATHER_S / 2) // poll + 1) * poll
+
+
+def _hear(look: asyncio.Task[int]) -> None:
+    """Whoever asked may have gone: then nobody hears of an error."""
+    if not look.cancelled():
+        look.exception()
