@@ -108,6 +108,9 @@ class Reader:
             assert matches(shown.stdout, expected), shown.stdout
 
     def leaves(self) -> None:
+        if (self.folder / "data" / "worker.json").exists():  # a page that failed between start and stop
+            command = [Path(sys.executable).with_name("reverie"), "worker", "stop", "--now"]
+            subprocess.run(command, cwd=ROOT, env=self.environment, check=True, timeout=PATIENCE_S)
         for server in self.servers:
             if server.poll() is None:
                 server.terminate()

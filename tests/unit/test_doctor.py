@@ -329,6 +329,17 @@ def test_a_server_that_is_away(place: Place) -> None:
             assert "server" not in look(place, REVERIE_SERVER__PORT=str(server.client.base_url.port))
 
 
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+def test_a_queue_on_redis(place: Place) -> None:
+    with used(place):
+        items = submit(place, "work")
+        (command, _) = commands_of(look(place)["no_worker"])
+        types(place, command)
+        wait(place, items, Status.COMPLETED)
+        assert look(place) == {}
+        assert re.search(r"\((Valkey|Redis) \d+\.\d+", place.command("doctor", "--verbose").stdout)
+
+
 @SQLITE
 def test_a_missing_extra(place: Place) -> None:
     with used(place):
@@ -370,7 +381,24 @@ def test_a_worker_that_was_killed(place: Place) -> None:
 
 
 @SQLITE
-def test_what_only_the_worker_knows(place: Place) -> None:
+def test_a_duty_of_the_worker_that_fails(place: Place) -> None:
+    """Its file is taken away under it: only the worker itself can say what that does to it."""
+    with used(place):
+        place.extra["REVERIE_ALERTS__CHECK_S"] = "0.1"
+        types(place, "reverie worker start")
+        file = place.folder / "reverie.db"
+        file.rename(place.folder / "moved.db")
+        daemon = Daemon(place.folder)
+        wait_until(lambda: daemon.running().alerts, 60)
+        shown = place.command("doctor")
+        assert shown.returncode == 2
+        assert re.search(r"error: the \w+ of this process has failed \d+ times in a row", shown.stdout)
+        (command,) = commands_of(look(place)["service_failing"])
+        assert "was deleted, moved or replaced" in types(place, command)
+
+
+@SQLITE
+def test_what_is_written_down_about_a_worker(place: Place) -> None:
     with used(place):
         types(place, "reverie worker start")
         daemon = Daemon(place.folder)

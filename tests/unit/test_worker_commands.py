@@ -16,9 +16,11 @@ import pytest
 from living import is_gone, wait_until, wait_until_gone
 from places import REVERIE, Place
 from reverie.backends.moves import Status
+from reverie.cli import daemon_control as control
 from reverie.cli.daemon import Daemon
 from reverie.cli.daemon_log import rotate, rotated, show
 from reverie.cli.processes import send_signal, start_of
+from reverie.errors import DaemonError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,6 +237,46 @@ def test_a_stop_that_does_not_wait(place: Place, processes: str) -> None:
         assert answer(place, "stop", "--now")["pid"] == pid
         assert is_gone(pid)
         assert (daemon.is_locked, daemon.state_file.exists()) == (False, False)
+
+
+@SQLITE
+def test_a_stop_that_takes_too_long(place: Place) -> None:
+    said: list[str] = []
+    with tidy(place) as daemon, place.scheduler() as scheduler:
+        pid = start(place)
+        scheduler.submit("hold", user_id="ann", content=str(place.folder))
+        wait_until((place.folder / "held").exists)
+        with pytest.raises(DaemonError, match=f"process {pid}.* did not stop in 0.2 s.*stop --now"):
+            control.stop(daemon, grace_s=0.2, now=False, say=said.append)
+        assert daemon.running().pid == pid
+        (place.folder / "release").touch()
+        assert control.stop(daemon, grace_s=30, now=False, say=said.append).pid == pid
+        assert control.stop(daemon, grace_s=30, now=False, say=said.append) is None
+
+
+@SQLITE
+def test_a_start_that_takes_too_long_leaves_nothing(place: Place) -> None:
+    with tidy(place) as daemon:
+        (place.folder / "slow.py").write_text("import time\nprint('I wait', flush=True)\ntime.sleep(600)")
+        with pytest.raises(DaemonError, match="was not ready after 3 s and was ended"):
+            control.start(daemon, {"--app": "slow:scheduler"}, str(place.folder), patience_s=3)
+        assert not daemon.is_locked
+        assert answer(place, "status")["status"] == "not_running"
+
+
+def test_a_lock_that_someone_else_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "FORGOTTEN_S", 0.1)
+    daemon = Daemon(tmp_path)
+    held = daemon.lock()
+    assert held is not None
+    try:
+        with pytest.raises(DaemonError, match=r"does not say who it is.*fuser"):
+            control.start(daemon, {}, str(tmp_path), patience_s=0.1)
+        with pytest.raises(DaemonError, match=r"does not say who it is.*fuser"):
+            control.stop(daemon, grace_s=1, now=True, say=print)
+    finally:
+        os.close(held)
+    assert control.stop(daemon, grace_s=1, now=True, say=print) is None
 
 
 @SQLITE

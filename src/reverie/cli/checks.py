@@ -102,9 +102,27 @@ def versions(patient: Patient) -> list[Finding]:
     """What runs here."""
     what = (
         f"Reverie {__version__}, Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, "
-        f"queue {redacted(patient.url)}"
+        f"queue {redacted(patient.url)}{_server_version(patient.url)}"
     )
     return [_ok("versions", what)]
+
+
+def _server_version(url: str) -> str:
+    """Of the server behind a queue, if there is one that answers; else `queue` says why not."""
+    if not url.startswith(("redis:", "rediss:", "unix:")):
+        return ""
+    try:
+        from redis import Redis, RedisError
+    except ImportError:
+        return ""
+    try:
+        with Redis.from_url(url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S) as server:
+            info: dict[str, str] = server.info("server")
+    except (RedisError, OSError, ValueError):
+        return ""
+    if "valkey_version" in info:
+        return f" (Valkey {info['valkey_version']})"
+    return f" (Redis {info.get('redis_version')})"
 
 
 def data_folder(patient: Patient) -> list[Finding]:

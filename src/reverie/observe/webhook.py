@@ -115,7 +115,9 @@ class Webhook:
         if self._secret is not None:
             headers["webhook-signature"] = signature(self._secret, delivery_id, timestamp, body)
         connection = self._connection()
-        timer = threading.Timer(self._timeout_s, _cut, [connection])
+        problem: str | None = None
+        late = threading.Event()
+        timer = threading.Timer(self._timeout_s, _cut, [connection, late])
         timer.daemon = True
         timer.start()
         try:
@@ -124,12 +126,16 @@ class Webhook:
                 "POST", f"{path}?{self._url.query}" if self._url.query else path, body, headers
             )
             status = connection.getresponse().status
-        except (OSError, http.client.HTTPException) as error:
-            return f"no answer within {self._timeout_s:g} s" if timer.finished.is_set() else repr(error)
+        except TimeoutError:
+            late.set()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            problem = repr(error)
+        else:
+            problem = None if 200 <= status < 300 else f"answered {status}"
         finally:
             timer.cancel()
             connection.close()
-        return None if 200 <= status < 300 else f"answered {status}"
+        return f"no answer within {self._timeout_s:g} s" if late.is_set() else problem
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
@@ -153,7 +159,8 @@ def _checked(address: str) -> SplitResult:
     return url
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
+def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
     """End a try that takes too long, also one whose receiver sends a byte now and then."""
+    late.set()
     with suppress(OSError, AttributeError):  # it is not connected yet, or no longer
         connection.sock.shutdown(socket.SHUT_RDWR)
