@@ -14,6 +14,7 @@ import pytest
 from commands import answer, run
 from places import REVERIE, Place
 from reverie import Bury, Message, Scheduler
+from reverie.cli.bulk import _url_option
 from reverie.testing import drain
 from terminal import terminal
 
@@ -69,6 +70,7 @@ def test_the_way_back_names_the_queue_but_not_its_password(place: Place, schedul
     shown = run(place, "cancel", "1", "-u", "ann", "--url", place.queue_url)
     words = shlex.split(shown.stderr.removeprefix("to undo: "))
     assert run(place, *words[1:]).stdout == "requeued 1 item\n"
+    assert "hunter2" not in _url_option("redis://:hunter2@127.0.0.1:6379/0")
 
 
 def test_items_that_cannot_be_cancelled_are_named(place: Place, scheduler: Scheduler) -> None:

@@ -15,7 +15,7 @@ import pytest
 from commands import answer, run
 from places import REVERIE, Place
 from reverie import Bury, Scheduler
-from reverie.cli.output import plain
+from reverie.cli.output import moment, plain
 from reverie.testing import drain
 from terminal import terminal
 
@@ -366,3 +366,8 @@ def test_a_command_line_that_is_not_text(place: Place) -> None:
         check=False,
     )
     assert (shown.returncode, shown.stderr) == (2, "error: the command line is not valid UTF-8\n")
+
+
+def test_a_moment_that_no_calendar_has(place: Place) -> None:
+    assert moment(10**18) == str(10**18)
+    assert moment(None) == ""

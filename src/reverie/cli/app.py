@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,17 @@ __all__ = ["load_app", "opened", "scheduler_of"]
 def opened(url: str | None) -> Iterator[Scheduler]:
     """The scheduler at `url`, without a worker; errors are shown, and all is let go of after."""
     with shown_errors(), scheduler_of(url, None).used() as scheduler:
-        yield scheduler
+        import asyncio
+
+        from reverie.cli.signals import undisturbed
+
+        with undisturbed():
+            scheduler.run(asyncio.sleep(0))  # its event loop runs now; half a one could not be ended
+        try:
+            yield scheduler
+        except KeyboardInterrupt:
+            warnings.simplefilter("ignore", RuntimeWarning)  # about a call that was cut off before it began
+            raise
 
 
 def scheduler_of(url: str | None, app: str | None) -> Scheduler:

@@ -11,24 +11,26 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine
 
-    from reverie.scheduler import AsyncScheduler
+    from reverie.backends.interface import QueueViews
+
+    Reader = Callable[[QueueViews], Coroutine[Any, Any, list[str]]]
 
 __all__ = ["dead_items", "event_names", "item_ids", "label_names", "open_items"]
 
 PATIENCE_S = 2.0
 """Who presses tab does not wait longer."""
-MOST_OFFERED = 200
+MOST_READ, MOST_OFFERED = 1000, 200
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@%+/-]*")
 
 
 def label_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The labels that the queue knows."""
 
-    async def read(scheduler: AsyncScheduler) -> list[str]:
-        handled = [label for worker in await scheduler.control.workers() for label in worker.labels]
-        return [state.label for state in await scheduler.control.labels()] + handled
+    async def read(views: QueueViews) -> list[str]:
+        handled = [label for worker in await views.workers() for label in worker.labels]
+        return [state.label for state in await views.labels()] + handled
 
     return _offered(ctx, incomplete, read)
 
@@ -45,12 +47,7 @@ def open_items(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def dead_items(ctx: typer.Context, incomplete: str) -> list[str]:
     """Dead letters, of the user if one is named."""
-
-    async def read(scheduler: AsyncScheduler) -> list[str]:
-        page = await scheduler.control.dead_letters(user_id=ctx.params.get("user"), limit=MOST_OFFERED)
-        return [row.item_id for row in page.rows]
-
-    return _offered(ctx, incomplete, read)
+    return _items(ctx, incomplete, dead=True)
 
 
 def event_names(incomplete: str) -> list[str]:
@@ -60,52 +57,47 @@ def event_names(incomplete: str) -> list[str]:
     return [name.value for name in EventName if name.value.startswith(incomplete)]
 
 
-def _items(ctx: typer.Context, incomplete: str, *, only_open: bool = False) -> list[str]:
+def _items(ctx: typer.Context, incomplete: str, *, only_open: bool = False, dead: bool = False) -> list[str]:
     user = ctx.params.get("user")
 
-    async def read(scheduler: AsyncScheduler) -> list[str]:
+    async def read(views: QueueViews) -> list[str]:
         from reverie.backends.views import StatusQuery
 
-        await scheduler.open()
-        page = await scheduler.runtime.backend.views.read(StatusQuery(user_id=user, limit=1000))
+        page = await views.read(StatusQuery(user_id=user, dead=dead, limit=MOST_READ))
         return [row.item_id for row in page.rows if not (only_open and row.status.ended)]
 
-    return [] if user is None else _offered(ctx, incomplete, read)
+    return [] if user is None and not dead else _offered(ctx, incomplete, read)
 
 
-def _offered(
-    ctx: typer.Context,
-    incomplete: str,
-    read: Callable[[AsyncScheduler], Coroutine[Any, Any, Iterable[str]]],
-) -> list[str]:
+def _offered(ctx: typer.Context, incomplete: str, read: Reader) -> list[str]:
     """The names that are read and fit; none if the queue cannot be read at once."""
     try:
-        names = set(_read(ctx.params.get("url"), read))
+        names = _read(ctx.params.get("url"), read)
     except Exception:  # noqa: BLE001  there is nobody to tell
         return []
-    return sorted(n for n in names if n.startswith(incomplete) and _HARMLESS.fullmatch(n))[:MOST_OFFERED]
+    fit = {name for name in names if name.startswith(incomplete) and _HARMLESS.fullmatch(name)}
+    return sorted(fit)[:MOST_OFFERED]
 
 
-def _read(
-    url: str | None, read: Callable[[AsyncScheduler], Coroutine[Any, Any, Iterable[str]]]
-) -> Iterable[str]:
+def _read(url: str | None, read: Reader) -> list[str]:
     import asyncio
     from pathlib import Path
 
     from reverie.scheduler import AsyncScheduler
     from reverie.settings import load_settings
 
-    settings = load_settings()
-    queue = url or settings.queue_url
-    if queue.startswith("sqlite:///") and not Path(queue.removeprefix("sqlite:///")).exists():
+    scheduler = AsyncScheduler(url, settings=load_settings())
+    place = scheduler.runtime.settings.queue_url
+    if place.startswith("sqlite:///") and not Path(place.removeprefix("sqlite:///")).exists():
         return []  # pressing tab creates no queue
 
-    async def look() -> Iterable[str]:
-        scheduler = AsyncScheduler(url, settings=settings)
+    async def look() -> list[str]:
+        backend = scheduler.runtime.backend
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await read(scheduler)
+                await backend.open()
+                return await read(backend.views)
         finally:
-            await scheduler.stop()
+            await backend.close()
 
     return asyncio.run(look())

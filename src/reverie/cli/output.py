@@ -117,7 +117,10 @@ def moment(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """A moment in this machine's zone; nothing if there is none."""
     from reverie.clock import from_epoch_ms
 
-    return "" if milliseconds is None else from_epoch_ms(milliseconds).astimezone().strftime(form)
+    try:
+        return "" if milliseconds is None else from_epoch_ms(milliseconds).astimezone().strftime(form)
+    except (OverflowError, ValueError):  # nobody's clock says so, but another process may
+        return str(milliseconds)
 
 
 def counted(number: int) -> str:

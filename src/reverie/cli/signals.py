@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["on_stop_signals"]
+__all__ = ["on_stop_signals", "undisturbed"]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let a Ctrl-C wait until this is over: for short steps that must not be left half done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def on_stop_signals(stop: Callable[[], None], stop_now: Callable[[], None]) -> None:
