@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reverie.clock import to_epoch_ms
@@ -39,8 +39,9 @@ class Batch:
     batch_id: int
     handler: Handler
     claims: Sequence[Claim]
-    seconds: dict[Key, float] = field(default_factory=dict, compare=False)
-    """How long the handler took for each message that it was called for; a batch's call counts for all."""
+    seconds: dict[Key, float] | None = None
+    """How long the handler took for each message that it was called for; a batch's call counts for all. None:
+    nobody wants to know."""
 
     @property
     def label(self) -> str:
@@ -299,8 +300,10 @@ class _Call:
         messages = [self._messages[index] for index in indexes]
         self._set_time(indexes)
         self._current = indexes
-        traces = {message.trace_id for message in messages}
-        current_trace_id.set(traces.pop() if len(traces) == 1 else None)
+        trace_id = messages[0].trace_id
+        if len(messages) > 1 and any(message.trace_id != trace_id for message in messages):
+            trace_id = None
+        current_trace_id.set(trace_id)
         first: Message | list[Message] = messages if self._handler.is_batch else messages[0]
         if not self._handler.wants_context:
             return (first,)
@@ -344,10 +347,10 @@ class _Call:
             outcomes = read_batch_answer([self._messages[index] for index in indexes], answer)
         else:
             outcomes = [read_answer(answer)]
-        took = time.monotonic() - self._began
-        for index, outcome in zip(indexes, outcomes, strict=True):
-            self.outcomes[index] = outcome
-            self._seconds[self._claims[index].key] = took
+        self.outcomes.update(zip(indexes, outcomes, strict=True))
+        if self._seconds is not None:
+            took = time.monotonic() - self._began
+            self._seconds.update({self._claims[index].key: took for index in indexes})
 
 
 def _next(plan: Generator[tuple[Any, ...], Any, None], answer: Any) -> tuple[Any, ...] | None:

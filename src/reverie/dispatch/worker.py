@@ -185,7 +185,8 @@ class Worker:
             assert handler is not None, f"claimed {label} without a handler"
             free = self._slots.free(handler)
             for number, portion in enumerate(form_batches(handler, group, free, self._slots.paces[label])):
-                batch = Batch(next(self._batch_ids), handler, portion)
+                seconds: dict[Key, float] | None = {} if self._recorder.active else None
+                batch = Batch(next(self._batch_ids), handler, portion, seconds)
                 if number < free:
                     self._begin(batch)
                 else:
@@ -231,8 +232,8 @@ class Worker:
         try:
             outcomes = await read_outcomes(batch, self._chain)
         finally:
-            if self._recorder.active:
-                self._note_times(batch, outcomes, time.monotonic() - began)
+            if batch.seconds is not None:
+                self._note_times(batch.seconds, batch, outcomes, time.monotonic() - began)
             self._settler.put(self._policy.settlements(batch, outcomes))
             self._slots.give_back(batch.label)
             del self._batches[batch.batch_id]
@@ -240,11 +241,11 @@ class Worker:
                 self._dangerous = None
             self._producer.room()
 
-    def _note_times(self, batch: Batch, outcomes: Outcomes, seconds: float) -> None:
+    def _note_times(self, known: dict[Key, float], batch: Batch, outcomes: Outcomes, seconds: float) -> None:
         """How long each message took; where its executor does not say, as long as the whole batch."""
         for claim, outcome in zip(batch.claims, outcomes, strict=True):
             if outcome is not None:
-                self._took[claim.key, claim.claim_id] = batch.seconds.get(claim.key, seconds)
+                self._took[claim.key, claim.claim_id] = known.get(claim.key, seconds)
 
     async def _execute(self, batch: Batch) -> Outcomes:
         return await self._executor.run(batch, self._context(batch.handler), batch.handler.timeout_s)
@@ -299,7 +300,8 @@ class Worker:
         for settlement in settlements:
             self._held.pop((settlement.claim.key, settlement.claim.claim_id), None)
             self._cancelled.discard(settlement.claim.key)
-            self._took.pop((settlement.claim.key, settlement.claim.claim_id), None)
+            if self._took:
+                self._took.pop((settlement.claim.key, settlement.claim.claim_id), None)
         self._announce([settlement.claim.key for settlement in settlements])
         self._begin_dangerous()
 
