@@ -138,7 +138,7 @@ async def test_alerts_say_what_to_do(client, scheduler) -> None:
     await scheduler.control.pause("work", "repairs")
     alerts = (await client.get("/alerts")).json()["alerts"]
     assert [alert["rule"] for alert in alerts] == ["paused", "pending", "unhandled"]
-    assert alerts[0]["remedy"] == "reverie resume work"
+    assert alerts[0]["remedy"] == "let it go on: `reverie resume work`"
     assert all(alert["level"] == "warning" and alert["message"] for alert in alerts)
 
 
