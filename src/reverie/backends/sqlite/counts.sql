@@ -1,10 +1,9 @@
 -- name: write_counts
--- What one step changes: [[label, so many more waiting, in progress, …], …].
+-- What one step changes for a label: so many more waiting, in progress, …
 INSERT INTO label_counts (
   label, waiting, in_progress, completed, failed, cancelled, completed_ever, failed_ever
 )
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-FROM json_each(:changes) WHERE true
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (label) DO UPDATE
 SET waiting = waiting + excluded.waiting, in_progress = in_progress + excluded.in_progress,
     completed = completed + excluded.completed, failed = failed + excluded.failed,

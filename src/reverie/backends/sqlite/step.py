@@ -128,8 +128,8 @@ class Step:
         if counters is not None and counters != self._stored:
             completed_at = self.now if self.counts.any_completed else None
             self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth, completed_at))
-        if changes := self.counts.changes:
-            self.rows(counts.WRITE, {"changes": to_json(changes)})
+        for change in self.counts.changes:  # mostly of one label; to read them from JSON costs more
+            self.rows(counts.WRITE, change)
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and read all it answers."""
