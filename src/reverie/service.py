@@ -11,6 +11,8 @@ from reverie.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from reverie.clock import Clock
+
 __all__ = ["BREAKER_AFTER", "LoopService", "Service", "restart_pause"]
 
 log = get_logger(__name__)
@@ -83,6 +85,13 @@ class LoopService:
                 task.cancel()  # in the next pass of the loop; nothing has to wait for that
         for task in done:
             task.result()
+
+    async def _rest(self, clock: Clock, seconds: float) -> None:
+        """Return after so long by this clock, when it is set back, or when the service shall stop."""
+        began = clock.now()
+        until = began + round(seconds * 1000)
+        while began <= clock.now() < until and not self._stopping.is_set():
+            await self._until_stopped(clock.wait(asyncio.Event(), until))
 
     async def _loop(self) -> None:
         while not self._stopping.is_set():

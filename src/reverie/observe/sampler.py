@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ class DepthSampler(LoopService):
         super().__init__()
         self._backend = backend
         self._clock = clock
-        self._every_ms = round(every_s * 1000)
+        self._every_s = every_s
         self.samples: deque[DepthSample] = deque(maxlen=keep)
         """Oldest first."""
 
@@ -51,5 +50,5 @@ class DepthSampler(LoopService):
         return taken
 
     async def _turn(self) -> None:
-        taken = await self.sample()
-        await self._until_stopped(self._clock.wait(asyncio.Event(), taken.at + self._every_ms))
+        await self.sample()
+        await self._rest(self._clock, self._every_s)

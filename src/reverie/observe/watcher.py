@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -74,9 +73,7 @@ class AlertWatcher(LoopService):
             self._compare([*others, *failing_services(self._failing())])
             raise
         self._compare(alerts)
-        until = self._clock.now() + round(self._settings.check_s * 1000)
-        while self._clock.now() < until and not self._stopping.is_set():
-            await self._until_stopped(self._clock.wait(asyncio.Event(), until))
+        await self._rest(self._clock, self._settings.check_s)
 
     def _failing(self) -> dict[str, int]:
         return {one.name: one.failures for one in self._services() if one.failures >= BREAKER_AFTER}
