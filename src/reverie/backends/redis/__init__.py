@@ -69,7 +69,7 @@ class RedisBackend:
                 durability_assumed=self._durability_assumed,
             )
             await self._library.ensure()
-            self.broadcast.open()
+            await self.broadcast.open()
         except BaseException:
             await self.close()
             raise

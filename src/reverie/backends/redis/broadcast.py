@@ -56,10 +56,12 @@ class RedisBroadcast:
         """When to ask again how many listen, on the monotonic clock."""
         self._looking = False
 
-    def open(self) -> None:
-        """Send from the running loop, unless another one does that."""
+    async def open(self) -> None:
+        """Send from the running loop, unless another one does that; and see whether anyone listens."""
         if self._loop is None or self._loop.is_closed():
             self._loop, self._woken = asyncio.get_running_loop(), False
+            self._looking, self._look_at = True, time.monotonic() + LOOK_AGAIN_S
+            await self._send()
 
     async def close(self) -> None:
         """Send what is left, as far as that is quick."""
