@@ -97,6 +97,7 @@ class Runtime:
             settings.alerts,
             self.bus,
             services=self._services,
+            worker=lambda: self.worker.name,
             webhook=self._webhook,
         )
         self._supervisor: Supervisor | None = None
@@ -136,11 +137,11 @@ class Runtime:
             for message in messages
         ]
 
-    def accepted(self, messages: Sequence[Message], answers: Sequence[Submitted]) -> None:
-        """The queue has answered a submit so: whoever listens hears of what is new."""
+    def accepted(self, messages: Sequence[Message], answers: Sequence[Submitted], at: int) -> None:
+        """The queue has answered a submit of then so: whoever listens hears of what is new."""
         if self.recorder.active:
             new = [m for m, a in zip(messages, answers, strict=True) if a.status == "accepted"]
-            self.recorder.enqueued(new)
+            self.recorder.enqueued(new, at)
 
     @property
     def takes_from_threads(self) -> bool:
@@ -172,26 +173,35 @@ class Runtime:
             await self.ingester.start()
 
     async def _submit(self, messages: Sequence[Message]) -> list[Submitted]:
-        prepared = self.prepare(messages)
+        prepared, at = self.prepare(messages), self.clock.now()
         answers = (await self.backend.queue.submit(prepared)).answers
-        self.accepted(prepared, answers)
+        self.accepted(prepared, answers, at)
         return answers
 
     async def control(self, command: Command) -> ControlResult:
         """Do what a person asks of the queue."""
         await self.open()
         result = await self.backend.queue.control(command)
-        if isinstance(command, CancelItems) and not self.backend.capabilities.applies_effects:
-            await self._close(result.changed)
+        if isinstance(command, CancelItems):
+            await self._cancelled(result.changed)
         self.finishes.announce(result.changed)
         return result
 
-    async def _close(self, keys: Sequence[Key]) -> None:
-        """Two databases: let a late answer of a worker that lost one of these find it closed."""
+    async def _cancelled(self, keys: Sequence[Key]) -> None:
+        """Let those hear of it who must: listeners, and (two databases) the store.
+
+        A late answer of a worker that lost one of these must find it closed there.
+        """
+        must_close = not self.backend.capabilities.applies_effects
+        if not (must_close or self.recorder.active):
+            return
         queries = [StatusQuery(user_id=k.user_id, item_id=k.item_id, with_message=True) for k in keys]
         rows = [row for query in queries for row in (await self.backend.views.read(query)).rows]
-        lost = [row.message for row in rows if row.message is not None and row.losses]
-        await self.store.apply([Application(message=message, close=True) for message in lost])
+        messages = [row.message for row in rows if row.message is not None]
+        self.recorder.cancelled(messages)
+        if must_close:
+            lost = [Application(message=message, close=True) for message in messages if message.losses]
+            await self.store.apply(lost)
 
     async def watch(self) -> None:
         """Sample how much waits, and watch the rules of the alerts, until `stop`. Idempotent."""
@@ -212,13 +222,13 @@ class Runtime:
 
     async def start(self) -> None:
         """Run the worker, here or in processes of its own, and watch. Idempotent."""
+        here = self.settings.scheduler_startup_mode == "thread" or self.runs_here
+        if not here:
+            self._check_startup_mode()
         await self.watch()
-        if self.settings.scheduler_startup_mode == "thread" or self.runs_here:
-            await self.open()
+        if here:
             await self.worker.start()
         elif self._supervisor is None:
-            self._check_startup_mode()
-            await self.open()
             settings = self.settings.model_copy(update={"app": self.app})
             self._supervisor = Supervisor(
                 processes=settings.worker.processes, environment=environment_of(settings)

@@ -249,12 +249,12 @@ class AsyncScheduler(_Handlers):
 
     async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
         """Hand over messages; all are kept, or (one is refused) none."""
-        prepared = self.runtime.prepare(messages)
+        prepared, at = self.runtime.prepare(messages), self.runtime.clock.now()
         await self.open()
         failpoint("before_accept")
         accepted = await self.runtime.backend.queue.submit(prepared)
         failpoint("after_accept")
-        self.runtime.accepted(prepared, accepted.answers)
+        self.runtime.accepted(prepared, accepted.answers, at)
         return accepted.answers
 
     async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
@@ -353,11 +353,11 @@ class _DirectScheduler(AsyncScheduler):
 
     async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `AsyncScheduler.submit_messages`."""
-        prepared = self.runtime.prepare(messages)
+        prepared, at = self.runtime.prepare(messages), self.runtime.clock.now()
         failpoint("before_accept")
         accepted = self.runtime.submit_from_thread(prepared)
         failpoint("after_accept")
-        self.runtime.accepted(prepared, accepted.answers)
+        self.runtime.accepted(prepared, accepted.answers, at)
         return accepted.answers
 
     async def _spool(self, message: Message) -> None:

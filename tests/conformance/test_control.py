@@ -70,6 +70,18 @@ async def test_what_was_to_be_cancelled_does_not_come_again(bench: Bench, move: 
     assert await bench.claim() == []
 
 
+async def test_whoever_cancels_a_few_at_a_time_comes_to_an_end(bench: Bench) -> None:
+    await bench.submit(*(message(str(n)) for n in range(5)))
+    assert len(await bench.claim()) == 5
+    asked = []
+    while (result := await bench.control(CancelItems, label="work", limit=2)).requested:
+        asked += [key.item_id for key in result.requested]
+        assert result.more is (len(asked) < 5)
+    assert asked == ["0", "1", "2", "3", "4"]
+    again = await bench.control(CancelItems, user_id="ann", item_ids=("3",))
+    assert [key.item_id for key in again.requested] == ["3"]
+
+
 async def test_what_is_completed_is_completed(bench: Bench) -> None:
     await bench.submit(message("1"))
     (claim,) = await bench.claim()

@@ -18,6 +18,7 @@ import pytest
 
 from living import wait_until
 from reverie import AsyncScheduler
+from reverie.backends.moves import Presence
 from reverie.backends.shared import Signal, SignalKind
 from reverie.dispatch.breaker import breaker_key, rules_of
 from reverie.errors import BackendUnavailableError, InvalidSettingError
@@ -231,6 +232,33 @@ async def test_what_begins_and_is_over_is_told_once(
         ["alert.over", "rule='unhandled'"],
     ]
     assert "reverie queue" in lines[0]
+
+
+async def test_of_several_processes_one_tells(scheduler: AsyncScheduler, clock: ManualClock) -> None:
+    runtime, told = scheduler.runtime, {name: Told() for name in ("a", "b", "no worker")}
+    for name in ("a", "b"):
+        presence = Presence(worker=name, labels=("other",), lives_ms=60_000)
+        await runtime.backend.queue.renew([], 0, presence)
+    await scheduler.submit("work", user_id="ann")
+    watchers = [
+        AlertWatcher(
+            runtime.backend, clock, AlertSettings(), runtime.bus, worker=lambda name=name: name, webhook=ear
+        )
+        for name, ear in told.items()
+    ]
+
+    async def look() -> dict[str, list[str]]:
+        for ear in told.values():
+            ear.heard.clear()
+        for watcher in watchers:
+            await watcher.watch()
+        return {name: [state for _, state, _ in ear.heard] for name, ear in told.items()}
+
+    assert await look() == {"a": ["begun"], "b": [], "no worker": []}
+    await runtime.backend.queue.renew([], 0, Presence(worker="a", labels=()))
+    assert await look() == {"a": [], "b": ["begun"], "no worker": []}
+    await scheduler.control.cancel(label="work")
+    assert await look() == {"a": [], "b": ["over"], "no worker": []}
 
 
 async def test_a_breaker_that_is_open(scheduler: AsyncScheduler, clock: ManualClock) -> None:

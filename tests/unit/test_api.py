@@ -91,6 +91,11 @@ async def test_unknown_paths_tasks_and_methods(client) -> None:
     assert (await ask(client, "GET", "/product/scheduler/status", params=query))[0] == 404
 
 
+async def test_the_schema_of_the_interface(client) -> None:
+    schema = (await client.get("/openapi.json")).json()
+    assert {"/product/add", "/product/scheduler/wait/stream", "/health"} <= set(schema["paths"])
+
+
 async def test_several_cubes_are_several_messages(client) -> None:
     body = {"user_id": "ann", "memory_content": "x", "writable_cube_ids": ["home", "work"]}
     _, _, data = await ask(client, "POST", "/product/add", json=body)

@@ -281,6 +281,16 @@ def test_what_is_submitted_twice_is_told_once(scheduler: Scheduler) -> None:
     assert ear.names() == ["enqueue"]
 
 
+def test_a_cancellation_is_told(scheduler: Scheduler) -> None:
+    ear = Ear()
+    subscription = scheduler.observe.subscribe(ear)
+    scheduler.submit("work", user_id="ann", item_id="1", trace_id="abc")
+    scheduler.control.cancel("1", user_id="ann")
+    assert subscription.flush(PATIENCE_S)
+    told = [(str(one.event), one.label, one.status, one.trace_id) for one in ear.events]
+    assert told == [("enqueue", "work", "waiting", "abc"), ("finish", "work", "cancelled", "abc")]
+
+
 def test_a_deadline_that_passes_is_told(scheduler: Scheduler, clock: ManualClock) -> None:
     ear = Ear()
     subscription = scheduler.observe.subscribe(ear, events=["finish"])

@@ -78,7 +78,7 @@ def scheduler_routes(scheduler: AsyncScheduler) -> APIRouter:
         }
         return answer(data, state.status)
 
-    @routes.get("/wait/stream", response_class=EventStream)
+    @routes.get("/wait/stream", response_class=EventStream, status_code=200)
     async def wait_stream(
         request: Request, user_name: UserName, timeout_seconds: Timeout = 120, poll_interval: Poll = 0.5
     ) -> EventStream:

@@ -32,7 +32,10 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelItems(msgspec.Struct, frozen=True, tag="cancel"):
-    """What waits ends as cancelled. What runs is asked to stop: its handler sees `ctx.cancelled`."""
+    """What waits ends as cancelled. What runs is asked to stop: its handler sees `ctx.cancelled`.
+
+    What was asked to stop before is left out, unless its id is given.
+    """
 
     which: Selection
 

@@ -41,27 +41,11 @@ class Recorder:
         """Whether anyone listens."""
         return self._bus.active
 
-    def enqueued(self, messages: Sequence[Message]) -> None:
-        """These were accepted."""
-        if not self._bus.wants(EventName.ENQUEUE):
-            return
-        at = self._clock.now()
-        self._bus.publish(
-            [
-                Event(
-                    EventName.ENQUEUE,
-                    at,
-                    message.label,
-                    message.user_id,
-                    message.item_id,
-                    message.mem_cube_id,
-                    message.task_id,
-                    message.trace_id,
-                    status=Status.WAITING,
-                )
-                for message in messages
-            ]
-        )
+    def enqueued(self, messages: Sequence[Message], at: int | None = None) -> None:
+        """These were accepted; `at` is from before, so that no claim of them seems to be earlier."""
+        if self._bus.wants(EventName.ENQUEUE):
+            at = self._clock.now() if at is None else at
+            self._bus.publish([_told(EventName.ENQUEUE, at, message, Status.WAITING) for message in messages])
 
     def dequeued(self, claims: Sequence[Claim], worker: str) -> None:
         """A worker has claimed these."""
@@ -100,26 +84,16 @@ class Recorder:
         if follow_ups := [message for settlement in settlements for message in settlement.follow_ups]:
             self.enqueued(follow_ups)
 
+    def cancelled(self, messages: Sequence[Message]) -> None:
+        """Someone has cancelled these while they waited."""
+        at, status = self._clock.now(), Status.CANCELLED
+        self._bus.publish([_told(EventName.FINISH, at, message, status, "cancelled") for message in messages])
+
     def ended(self, messages: Sequence[Message], error: str = "deadline or lost too often") -> None:
         """Time has ended these: they became dead letters without a run that said so."""
-        at = self._clock.now()
+        at, status = self._clock.now(), Status.FAILED
         self._bus.publish(
-            [
-                Event(
-                    name,
-                    at,
-                    message.label,
-                    message.user_id,
-                    message.item_id,
-                    message.mem_cube_id,
-                    message.task_id,
-                    message.trace_id,
-                    status=Status.FAILED,
-                    error=error,
-                )
-                for message in messages
-                for name in FAILING
-            ]
+            [_told(name, at, message, status, error) for message in messages for name in FAILING]
         )
 
     def _event(
@@ -152,3 +126,19 @@ class Recorder:
             max(0, at - submitted) if ended and submitted is not None else None,
             error,
         )
+
+
+def _told(name: EventName, at: int, message: Message, status: Status, error: str | None = None) -> Event:
+    """What happens to a message that nobody holds."""
+    return Event(
+        name,
+        at,
+        message.label,
+        message.user_id,
+        message.item_id,
+        message.mem_cube_id,
+        message.task_id,
+        message.trace_id,
+        status=status,
+        error=error,
+    )

@@ -41,9 +41,13 @@ class AlertWatcher(LoopService):
         bus: EventBus,
         *,
         services: Callable[[], Iterable[LoopService]] = tuple,
+        worker: Callable[[], str | None] = lambda: None,
         webhook: Webhook | None = None,
     ) -> None:
-        """`services` are the duties of this process that it also watches."""
+        """`services` are the duties of this process that it also watches, `worker` names its worker.
+
+        Of several processes, the one whose worker comes first tells; where no worker is alive, all do.
+        """
         super().__init__()
         self._backend = backend
         self._clock = clock
@@ -51,9 +55,13 @@ class AlertWatcher(LoopService):
         self._bus = bus
         self._services = services
         self._webhook = webhook
+        self._worker = worker
         self._pace = Pace()
         self.current: dict[str, Alert] = {}
         """By id."""
+        self._leads = True
+        self._told: dict[str, Alert] = {}
+        """What this process has said of it."""
 
     async def look(self) -> tuple[Health, list[Alert]]:
         """How the queue is now, and what is wrong with it."""
@@ -66,24 +74,31 @@ class AlertWatcher(LoopService):
         return health, check(health, self._settings, breakers=breakers, services=self._failing())
 
     async def _turn(self) -> None:
+        await self.watch()
+        await self._rest(self._clock, self._settings.check_s)
+
+    async def watch(self) -> None:
+        """Look once, and say what has begun and what is over."""
         try:
             _, alerts = await self.look()
         except BackendUnavailableError:  # of the queue nothing is known, but what fails here is
             others = [alert for alert in self.current.values() if alert.rule != SERVICE_FAILING]
             self._compare([*others, *failing_services(self._failing())])
             raise
+        workers = await self._backend.views.workers()
+        self._leads = not workers or workers[0].worker == self._worker()
         self._compare(alerts)
-        await self._rest(self._clock, self._settings.check_s)
 
     def _failing(self) -> dict[str, int]:
         return {one.name: one.failures for one in self._services() if one.failures >= BREAKER_AFTER}
 
     def _compare(self, alerts: list[Alert]) -> None:
-        """Say what has begun and what is over."""
-        now = {alert.id: alert for alert in alerts}
-        begun = [alert for name, alert in now.items() if name not in self.current]
-        over = [alert for name, alert in self.current.items() if name not in now]
-        self.current = now
+        """Say what has begun and what is over; who begins to lead says all that holds, lest nobody has."""
+        self.current = {alert.id: alert for alert in alerts}
+        mine = {name: one for name, one in self.current.items() if self._leads or one.rule == SERVICE_FAILING}
+        begun = [alert for name, alert in mine.items() if name not in self._told]
+        over = [alert for name, alert in self._told.items() if name not in self.current]
+        self._told = mine
         for alert in begun:
             say = log.error if alert.level == "error" else log.warning
             say("alert", rule=alert.rule, subject=alert.subject, message=alert.message, remedy=alert.remedy)

@@ -417,7 +417,11 @@ class MemoryQueue:
         return overdue
 
     def _choose(self, which: Selection, *statuses: Status) -> tuple[list[Item], bool]:
-        found = [item for item in self._matching(which) if item.status in statuses]
+        found = [
+            item
+            for item in self._matching(which)
+            if item.status in statuses and (which.item_ids is not None or not item.cancel_requested)
+        ]
         return found[: which.limit], len(found) > which.limit
 
     def _matching(self, which: Selection) -> Iterator[Item]:

@@ -10,7 +10,7 @@ ORDER BY m.rowid LIMIT :limit
 SELECT rowid, user_id, id, lane, status, error_message, message_type FROM pending_messages
 WHERE user_id = :user_id
   AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
-  AND (:label IS NULL OR message_type = :label)
+  AND (:label IS NULL OR message_type = :label) AND NOT cancel_requested
   AND +status IN (SELECT value FROM json_each(:statuses))
 ORDER BY rowid LIMIT :limit
 
@@ -18,7 +18,7 @@ ORDER BY rowid LIMIT :limit
 SELECT rowid, user_id, id, lane, status, error_message, message_type FROM pending_messages
 WHERE status IN (SELECT value FROM json_each(:statuses))
   AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
-  AND (:label IS NULL OR message_type = :label)
+  AND (:label IS NULL OR message_type = :label) AND NOT cancel_requested
 ORDER BY rowid LIMIT :limit
 
 -- name: request_cancel

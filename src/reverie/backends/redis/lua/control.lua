@@ -9,7 +9,7 @@ local function matches(which, found)
   return (not which.user or which.user == user)
     and (not which.cube or which.cube == cube)
     and (not which.label or which.label == label)
-    and (not which.ids or which.ids[found.id])
+    and (which.ids and which.ids[found.id] or not which.ids and not found.item.rare.cancel_requested)
     and (not which.task or details_of(found.item).task_id == which.task)
 end
 
