@@ -163,7 +163,7 @@ async def settle(store, clock, earlier: Application | None, move: Move, **fields
     (claim,) = (await backend.queue.submit([ONE], request)).claims
     if earlier is not None:
         await store.apply([earlier])
-    settler = Settler(backend, store, lambda _: None)
+    settler = Settler(backend, store, lambda *_: None)
     settler.put([Settlement(claim=claim, move=move, **fields)])
     await settler.flush()
     return backend

@@ -69,12 +69,16 @@ def serve(
     asyncio.run(_try_out(scheduler))
     address, port = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
-    announce(f"http://{shown}:{port}")
-    app = create_app(scheduler, run_worker=run_worker)
-    # uvicorn raises the signal again after a clean stop, which is not an error.
+    server = _Server(create_app(scheduler, run_worker=run_worker))
+
+    def stop(*_: object) -> None:
+        """Before uvicorn hears signals itself. After a clean stop it raises them again: that is no error."""
+        server.should_exit = True
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    _Server(app).run(sockets=[listener])
+        signal.signal(number, stop)
+    announce(f"http://{shown}:{port}")
+    server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):

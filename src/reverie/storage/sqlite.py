@@ -10,8 +10,10 @@ import asyncio
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
+from weakref import WeakSet
 
 import apsw
 
@@ -68,6 +70,7 @@ class Database:
         self._diagnosis = Diagnosis(self.path, busy_timeout_s)
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
+        self._reading: WeakSet[apsw.Connection] = WeakSet()
         self._local = threading.local()
         self._process: int | None = None
         self._lock = threading.Lock()
@@ -103,6 +106,8 @@ class Database:
                 writer.end()
         if writer is not None:
             writer.join()
+            if self._diagnosis.damage is not None:
+                self._keep_readers_from_writing()
             self._readers.close()
 
     def submit(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
@@ -211,12 +216,19 @@ class Database:
             raise self._diagnosis.name(error, whole=True) from error
         return connection
 
+    def _keep_readers_from_writing(self) -> None:
+        """The last connection that closes would bring a damaged file up to date."""
+        for connection in list(self._reading):
+            with suppress(apsw.Error):  # it is in use, and its read will fail
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
     def _read(self, job: Callable[[apsw.Connection], T]) -> T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._connect()
             connection.execute("PRAGMA query_only = ON")
             self._local.connection = connection
+            self._reading.add(connection)
         try:
             return job(connection)
         except apsw.Error as error:
