@@ -250,6 +250,8 @@ def _check_dependencies(message: Message, limits: MessageLimits) -> None:
         raise InvalidMessageError("depends_on", parents, "must be a tuple of item ids")
     if message.item_id in parents:
         raise InvalidMessageError("depends_on", message.item_id, "a message cannot depend on itself")
+    for parent in parents:
+        _check_name("depends_on", parent, limits)
     if len(parents) > limits.max_dependencies:
         reason = f"names {len(parents)} items, at most {limits.max_dependencies} are allowed"
         raise InvalidMessageError("depends_on", parents, reason)

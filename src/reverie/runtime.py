@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from reverie.backends.control import CancelItems
+from reverie.backends.control import CancelItems, RequeueItems
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
@@ -184,6 +184,8 @@ class Runtime:
         result = await self.backend.queue.control(command)
         if isinstance(command, CancelItems):
             await self._cancelled(result.changed)
+        elif isinstance(command, RequeueItems) and self.recorder.active:
+            self.recorder.enqueued(await self._messages(result.changed))
         self.finishes.announce(result.changed)
         return result
 
@@ -195,13 +197,16 @@ class Runtime:
         must_close = not self.backend.capabilities.applies_effects
         if not (must_close or self.recorder.active):
             return
-        queries = [StatusQuery(user_id=k.user_id, item_id=k.item_id, with_message=True) for k in keys]
-        rows = [row for query in queries for row in (await self.backend.views.read(query)).rows]
-        messages = [row.message for row in rows if row.message is not None]
+        messages = await self._messages(keys)
         self.recorder.cancelled(messages)
         if must_close:
             lost = [Application(message=message, close=True) for message in messages if message.losses]
             await self.store.apply(lost)
+
+    async def _messages(self, keys: Sequence[Key]) -> list[Message]:
+        queries = [StatusQuery(user_id=k.user_id, item_id=k.item_id, with_message=True) for k in keys]
+        rows = [row for query in queries for row in (await self.backend.views.read(query)).rows]
+        return [row.message for row in rows if row.message is not None]
 
     async def watch(self) -> None:
         """Sample how much waits, and watch the rules of the alerts, until `stop`. Idempotent."""
@@ -249,6 +254,10 @@ class Runtime:
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
         await asyncio.to_thread(self.bus.flush, FLUSH_S)
+        self.bus.rest()
+        if self.metrics is not None:
+            self.metrics.close()
+            self.metrics = None
         await self.backend.close()
         await self.store.close()
         self._opened = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
+from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from reverie.testing import ManualClock, drain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from pathlib import Path
 
 PATIENCE_S = 20.0
 
@@ -132,6 +135,15 @@ def test_one_that_does_not_keep_up_loses_the_oldest_and_delays_nobody(bus: Event
     assert [heard.at for heard in slow.events][-10:] == list(range(91, 101))
     assert held.dropped == 101 - len(slow.events)
     assert held.dropped >= 89
+
+
+def test_a_batch_that_is_too_large_is_cut(bus: EventBus) -> None:
+    ear = Ear()
+    subscription = bus.subscribe(ear, most_waiting=10)
+    bus.publish([event(number) for number in range(100)])
+    assert subscription.flush(PATIENCE_S)
+    assert [heard.at for heard in ear.events] == list(range(90, 100))
+    assert subscription.dropped == 90
 
 
 def test_a_listener_that_fails_hears_the_next(bus: EventBus, caplog: pytest.LogCaptureFixture) -> None:
@@ -291,6 +303,17 @@ def test_a_cancellation_is_told(scheduler: Scheduler) -> None:
     assert told == [("enqueue", "work", "waiting", "abc"), ("finish", "work", "cancelled", "abc")]
 
 
+def test_what_is_sent_back_is_told(scheduler: Scheduler) -> None:
+    scheduler.handler("work")(lambda message: Bury("no"))
+    scheduler.submit("work", user_id="ann", item_id="1")
+    drain(scheduler)
+    ear = Ear()
+    subscription = scheduler.observe.subscribe(ear)
+    scheduler.control.requeue("1", user_id="ann")
+    assert subscription.flush(PATIENCE_S)
+    assert [(str(one.event), one.label, one.status) for one in ear.events] == [("enqueue", "work", "waiting")]
+
+
 def test_a_deadline_that_passes_is_told(scheduler: Scheduler, clock: ManualClock) -> None:
     ear = Ear()
     subscription = scheduler.observe.subscribe(ear, events=["finish"])
@@ -359,3 +382,37 @@ async def test_the_monitor_samples_how_much_waits(clock: ManualClock) -> None:
 )
 def test_a_traceparent_is_read_as_the_standard_says(header: str | None, trace_id: str | None) -> None:
     assert trace_id_of(header) == trace_id
+
+
+def test_anyone_can_make_up_labels(clock: ManualClock) -> None:
+    with Scheduler("memory://", clock=clock).used() as scheduler:
+        made_up = [Message(user_id="ann", label=f"label-{n}") for n in range(2000)]
+        scheduler.submit_messages([*made_up, *(Message(user_id="ann", label="real") for _ in range(2))])
+        health = scheduler.observe.health()
+        assert (len(health.labels), health.labels_in_all, health.pending) == (100, 2001, 2002)
+        assert "real" in health.unhandled_labels
+        assert len(scheduler.observe.alerts()) == 101
+        sample = scheduler.run(scheduler.runtime.sampler.sample())
+        assert len(sample.waiting) == 1000
+
+
+def test_a_scheduler_that_was_stopped_tells_others_again(tmp_path: Path) -> None:
+    listening = Scheduler(f"sqlite:///{tmp_path}/q.db")
+    speaking = Scheduler(f"sqlite:///{tmp_path}/q.db")
+    with listening.used(), speaking.used():
+        speaking.open()
+        speaking.observe.metrics()
+        speaking.stop()
+        assert not speaking.runtime.bus.active
+        listening.open()
+        heard = listening.run(_hear_one(listening, speaking))
+    assert [one.item_id for one in heard] == ["1"]
+
+
+async def _hear_one(listening: Scheduler, speaking: Scheduler) -> list[Event]:
+    async with asyncio.timeout(PATIENCE_S), aclosing(listening.runtime.backend.broadcast.listen()) as news:
+        first = asyncio.ensure_future(anext(news))
+        while not speaking.runtime.bus.active:  # noqa: ASYNC110  nobody is told of it
+            await asyncio.sleep(0)
+        await asyncio.to_thread(speaking.submit, "work", user_id="ann", item_id="1")
+        return decode_events(await first)

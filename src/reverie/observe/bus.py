@@ -88,6 +88,8 @@ class Subscription:
             return
         with self._lock:
             self._heard.clear()
+            self.dropped += max(0, len(events) - self._most_waiting)
+            events = events[-self._most_waiting :]
             self._batches.append(events)
             self._waiting += len(events)
             while self._waiting > self._most_waiting and len(self._batches) > 1:
@@ -194,6 +196,13 @@ class EventBus:
         until = time.monotonic() + seconds
         for subscription in self._subscriptions:
             subscription.flush(max(0.0, until - time.monotonic()))
+
+    def rest(self) -> None:
+        """Cease to tell other processes, until the next event."""
+        with self._turning:
+            outside, self._outside = self._outside, None
+            if outside is not None:
+                outside.close()
 
     def _add(self, subscription: Subscription) -> None:
         with self._lock:

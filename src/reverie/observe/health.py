@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from reverie.backends.interface import Backend
     from reverie.backends.views import LabelState
     from reverie.clock import Clock
 
 __all__ = ["Health", "LabelHealth", "Pace", "look"]
 
+MOST_LISTED = 100
+"""Labels that are looked at one by one; anyone can make up a label."""
 PACE_MS = 60_000
 """The throughput is that of about the last minute."""
 
@@ -45,9 +50,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, rename={"oldest_pending_
     """Completions per second over the last minute; None as long as only one look was taken."""
     workers: int
     labels: list[LabelHealth]
-    """Those that have work, dead letters or a pause."""
+    """Those that have work, dead letters or a pause; where there are many, the hundred that have most."""
     unhandled_labels: list[str]
-    """Labels whose work waits and that no live worker handles."""
+    """Those of them whose work waits and that no live worker handles."""
+    labels_in_all: int = 0
+    """How many labels are known."""
 
 
 class Pace:
@@ -89,13 +96,17 @@ async def look(backend: Backend, clock: Clock, pace: Pace | None = None) -> Heal
         last_completed_age=None if last is None else age(last),
         throughput_per_s=None if pace is None else pace.observe(now, completed_ever),
         workers=len(workers),
-        labels=[
-            _label(state)
-            for state in labels
-            if state.waiting or state.in_progress or state.failed or state.paused
-        ],
-        unhandled_labels=[state.label for state in labels if state.waiting and not state.handled],
+        labels=[_label(state) for state in _largest(labels)],
+        unhandled_labels=[state.label for state in _largest(labels) if state.waiting and not state.handled],
+        labels_in_all=len(labels),
     )
+
+
+def _largest(labels: Iterable[LabelState]) -> list[LabelState]:
+    """The labels that someone may want to see, by name; of very many, those that have most work."""
+    seen = [one for one in labels if one.waiting or one.in_progress or one.failed or one.paused]
+    most = nlargest(MOST_LISTED, seen, key=lambda one: one.waiting + one.in_progress + one.failed)
+    return sorted(most, key=lambda one: one.label)
 
 
 def _label(state: LabelState) -> LabelHealth:

@@ -61,6 +61,10 @@ class Metrics:
         self._runs = _Durations("reverie_exec_seconds", "How long handlers took.")
         self._subscription = bus.subscribe(self._hear, Wanted(events=frozenset({EventName.FINISH})))
 
+    def close(self) -> None:
+        """Listen no more."""
+        self._subscription.close()
+
     def render(self, labels: list[LabelState], health: Health, alerts: Iterable[Alert]) -> bytes:
         """All of it, as a scraper reads it."""
         registry = CollectorRegistry(auto_describe=False)

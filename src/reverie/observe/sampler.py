@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from heapq import nlargest
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from reverie.clock import Clock
 
 __all__ = ["DepthSample", "DepthSampler"]
+
+
+MOST_LABELS = 1000
+"""Labels in one sample; of more, those that have most."""
 
 
 class DepthSample(msgspec.Struct, frozen=True):
@@ -43,8 +49,8 @@ class DepthSampler(LoopService):
         labels = await self._backend.views.labels()
         taken = DepthSample(
             self._clock.now(),
-            {state.label: state.waiting for state in labels if state.waiting},
-            {state.label: state.in_progress for state in labels if state.in_progress},
+            _largest({state.label: state.waiting for state in labels if state.waiting}),
+            _largest({state.label: state.in_progress for state in labels if state.in_progress}),
         )
         self.samples.append(taken)
         return taken
@@ -52,3 +58,10 @@ class DepthSampler(LoopService):
     async def _turn(self) -> None:
         await self.sample()
         await self._rest(self._clock, self._every_s)
+
+
+def _largest(counts: dict[str, int]) -> dict[str, int]:
+    """Not more labels than a sample may have: those with the largest counts."""
+    return (
+        counts if len(counts) <= MOST_LABELS else dict(nlargest(MOST_LABELS, counts.items(), itemgetter(1)))
+    )

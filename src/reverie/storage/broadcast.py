@@ -82,9 +82,9 @@ class FileBroadcast:
                         yield news
 
     def close(self) -> None:
-        """Say nothing more. Idempotent."""
+        """Let go of what it speaks through. Idempotent; whoever speaks later opens it again."""
         with self._lock:
-            mouth, self._mouth, self._folder = self._mouth, None, None
+            mouth, self._mouth = self._mouth, None
         if mouth is not None:
             mouth.close()
 

@@ -21,10 +21,9 @@ FROM attempts WHERE user_id = :user_id AND id = :id
 DELETE FROM attempts WHERE (user_id, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))
 
 -- name: history
--- What is older than the message belongs to another that had its id.
 SELECT a.outcome, a.ended_at_epoch, a.started_at_epoch, a.worker, a.error FROM attempts AS a
   JOIN pending_messages AS m ON m.user_id = a.user_id AND m.id = a.id
-WHERE a.user_id = :user_id AND a.id = :id AND a.ended_at_epoch >= m.created_at_epoch
+WHERE a.user_id = :user_id AND a.id = :id
 ORDER BY a.number
 
 -- name: completion
