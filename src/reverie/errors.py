@@ -257,6 +257,4 @@ class AppNotFoundError(ReverieError):
     def __init__(self, app: str, reason: str) -> None:
         """Name it as it was given, and why it failed."""
         self.app, self.reason = app, reason
-        super().__init__(
-            f"--app {app}: {reason} (expected module:attribute of a Scheduler, such as app:scheduler)"
-        )
+        super().__init__(f"--app {app}: {reason}")
