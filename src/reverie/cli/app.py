@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
     from reverie.scheduler import Scheduler
 
-__all__ = ["load_app", "opened", "scheduler_of"]
+__all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look"]
 
 
 @contextmanager
-def opened(url: str | None) -> Iterator[Scheduler]:
-    """The scheduler at `url`, without a worker; errors are shown, and all is let go of after."""
-    with shown_errors(), scheduler_of(url, None).used() as scheduler:
+def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
+    """The scheduler at `url`, without a worker; errors are shown, and all is let go of after.
+
+    A file that `url` names must be there unless this `makes` it.
+    """
+    with shown_errors(), (scheduler_of if makes else scheduler_to_look)(url, None).used() as scheduler:
         import asyncio
 
         from reverie.cli.signals import undisturbed
@@ -53,6 +56,17 @@ def scheduler_of(url: str | None, app: str | None) -> Scheduler:
     scheduler = load_app(app)
     scheduler.runtime.app = app
     return scheduler
+
+
+def scheduler_to_look(url: str | None, app: str | None = None) -> Scheduler:
+    """The same for those who only look: a file that `url` names must be there."""
+    from reverie.errors import InvalidSettingError
+
+    path = (url or "").removeprefix("sqlite:///")
+    if url is not None and path != url and not Path(path).expanduser().exists():
+        reason = "there is no such file; check the name, or make it: submit, add, worker and serve do"
+        raise InvalidSettingError("--url", url, reason)
+    return scheduler_of(url, app)
 
 
 def load_app(app: str) -> Scheduler:

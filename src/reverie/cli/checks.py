@@ -250,7 +250,9 @@ def _unusable(patient: Patient, error: ReverieError) -> Finding:
     elif isinstance(error, NetworkFileSystemError):
         remedy = "set data_dir (or queue.url) to a folder on a local disk: REVERIE_DATA_DIR=…"
     elif isinstance(error, MissingExtraError):
-        remedy = f"`pip install 'reverie[{error.extra}]'`"
+        remedy = (
+            f"`pip install 'reverie[{error.extra}]'` (from a checkout: `pip install -e '.[{error.extra}]'`)"
+        )
     elif isinstance(error, BackendUnavailableError) and "locked by another process" in str(error):
         remedy = f"see which process holds it: `fuser -v {path}`"
     elif isinstance(error, BackendUnavailableError) and patient.file is None:
