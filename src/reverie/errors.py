@@ -139,7 +139,10 @@ class MissingExtraError(ReverieError):
     def __init__(self, extra: str) -> None:
         """Name the extra that brings them."""
         self.extra = extra
-        super().__init__(f"this needs the extra {extra!r}: pip install 'reverie[{extra}]'")
+        super().__init__(
+            f"this needs the extra {extra!r}: pip install 'reverie[{extra}]' "
+            f"(from a checkout: pip install -e '.[{extra}]')"
+        )
 
 
 class QueueFullError(ReverieError):
@@ -244,7 +247,12 @@ class WaitTimeoutError(ReverieError):
     def __init__(self, item_id: str, status: str, seconds: float) -> None:
         """Say what was waited for and how it stands."""
         self.item_id, self.status, self.seconds = item_id, status, seconds
-        super().__init__(f"{item_id} is still {status} after {seconds:g} s")
+        hint = {
+            "waiting": "; a worker must handle its label: `reverie queue` shows whether one does",
+            "in_progress": "; its handler still runs",
+        }
+        words = status.replace("_", " ")
+        super().__init__(f"{item_id} is still {words} after {seconds:g} s{hint.get(status, '')}")
 
 
 class DaemonError(ReverieError):
@@ -257,6 +265,4 @@ class AppNotFoundError(ReverieError):
     def __init__(self, app: str, reason: str) -> None:
         """Name it as it was given, and why it failed."""
         self.app, self.reason = app, reason
-        super().__init__(
-            f"--app {app}: {reason} (expected module:attribute of a Scheduler, such as app:scheduler)"
-        )
+        super().__init__(f"--app {app}: {reason}")

@@ -39,6 +39,8 @@ def test_the_package_itself_imports_nothing() -> None:
 @SQLITE
 def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
     (place.folder / "broken.py").write_text("1 / 0")
+    (place.folder / "unfinished.py").write_text("first = 1\nsecond = (\n")
+    (place.folder / "needy.py").write_text("first = 1\nimport nowhere\n")
     (place.folder / "not.db").write_text("this is not a database, it is a text that is long enough" * 100)
     for arguments, words in {
         ("status", "nothing", "--user", "ann"): "user 'ann' has no item or task 'nothing'",
@@ -46,8 +48,11 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("add", "  ", "--user", "ann"): "has nothing to remember",
         ("add", "x", "--user", "ann", "--url", "mysql://here"): "no backend for 'mysql://here'",
         ("worker", "--app", "nowhere:app"): "there is no module 'nowhere'",
-        ("worker", "--app", "json"): "it has no attribute",
-        ("worker", "--app", "broken:app"): "importing broken failed: ZeroDivisionError",
+        ("worker", "--app", "json"): "it must be module:attribute",
+        ("worker", "--app", "json:lods"): "json has no 'lods'; do you mean 'loads'?",
+        ("worker", "--app", "unfinished:app"): "unfinished.py:2: SyntaxError: ",
+        ("worker", "--app", "needy:app"): "needy.py:2: ModuleNotFoundError: No module named 'nowhere'",
+        ("worker", "--app", "broken:app"): "broken.py:1: ZeroDivisionError: division by zero",
         ("worker", "--app", "broken:app", "--url", "memory://"): "leave one out",
         ("worker", "--app", "json:loads"): "not a Scheduler",
         ("serve", "--host", "0.0.0.0"): "must be a loopback address",

@@ -96,7 +96,7 @@ def test_a_command_without_a_choice_does_nothing(
         ("--all",): "say which",
     }.items():
         shown = run(place, *command, *arguments, "--yes")
-        assert (shown.exit_code, shown.stdout) == (1, "")
+        assert (shown.exit_code, shown.stdout) == (2, "")
         assert words in shown.stderr
     assert statuses(scheduler) == "w"
 
@@ -197,6 +197,8 @@ def test_pausing_a_label(place: Place, scheduler: Scheduler) -> None:
     assert run(place, "resume", "work").stdout == "resumed work\n"
     assert [state.paused for state in scheduler.control.labels()] == [None]
     assert run(place, "resume", "work").stdout == "work was not paused\n"
+    assert run(place, "pause", "work").stdout == "paused work\n"
+    assert run(place, "resume", "work").stdout == "resumed work\n"
     assert "is it written as you mean it?" in run(place, "pause", "wrok").stderr
     assert answer(place, "resume", "wrok") == {"label": "wrok", "paused": None}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from commands import answer, run
 from places import REVERIE, Place
 from reverie import Bury, Scheduler
 from reverie.cli.output import moment, plain
+from reverie.errors import WaitTimeoutError
 from reverie.testing import drain
 from terminal import terminal
 
@@ -105,8 +107,38 @@ def test_the_labels_of_the_queue(place: Place, scheduler: Scheduler) -> None:
         assert (rows["good"]["completed"], rows["good"]["workers"], rows["other"]["workers"]) == (1, 1, 0)
         shown = run(place, "queue").stdout
         (good,) = [line.split() for line in shown.splitlines() if "good" in line]
-        assert good == ["good", "0", "0", "1", "0", "0", "1", "worker", "the", "disk", "is", "full"]
+        assert good == ["good", "0", "0", "1", "0", "0", "1", "the", "disk", "is", "full"]
         assert "nobody" in shown
+
+
+def test_the_queue_on_a_narrow_screen(place: Place, scheduler: Scheduler) -> None:
+    scheduler.submit("a_label_of_some_length", user_id="ann")
+    scheduler.control.pause("a_label_of_some_length", "the model is away until tomorrow")
+    with terminal(place, REVERIE, "queue", columns=80) as person:
+        assert person.ends() == 0
+    heads = ["label", "waiting", "running", "done", "failed", "cancelled", "workers", "paused"]
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in person.shown.splitlines()]
+    assert heads in lines, person.shown
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["queue"], ["status", "-u", "ann"], ["wait", "-u", "ann"], ["search", "x", "-u", "ann"], ["events"]],
+)
+def test_looking_at_a_file_that_is_not_there(place: Place, command: list[str]) -> None:
+    file = place.folder / "nosuch.db"
+    shown = run(place, *command, "--url", f"sqlite:///{file}")
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert "there is no such file" in shown.stderr
+    assert not file.exists()
+    assert run(place, "submit", "work", "x", "-u", "ann", "--url", f"sqlite:///{file}").exit_code == 0
+    assert file.exists()
+
+
+def test_a_search_that_finds_nothing_says_so(place: Place) -> None:
+    shown = run(place, "search", "bees", "-u", "ann")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "nothing of ann was found\n")
+    assert answer(place, "search", "bees", "-u", "ann") == []
 
 
 def test_the_lanes_of_a_user(place: Place, scheduler: Scheduler) -> None:
@@ -162,6 +194,30 @@ def test_waiting_for_an_item(place: Place, scheduler: Scheduler) -> None:
     late = run(place, "wait", "4", "-u", "ann", "--timeout", "0", "--json")
     assert (late.exit_code, json.loads(late.stdout)["timed_out"]) == (2, True)
     assert run(place, "wait", "1", "-u", "ann", "--timeout", "nan").exit_code == 2
+
+
+def test_waiting_for_a_business_task(place: Place, scheduler: Scheduler) -> None:
+    for item_id, label in [("1", "good"), ("2", "good"), ("3", "nobody"), ("4", "nobody")]:
+        scheduler.submit(label, user_id="ann", item_id=item_id, task_id="monday")
+    drain(scheduler)
+    late = run(place, "wait", "monday", "-u", "ann", "--timeout", "0")
+    assert (late.exit_code, late.stdout) == (2, "")
+    assert "2 of 4 items of task monday not ended after 0 s" in late.stderr
+    late = run(place, "wait", "monday", "-u", "ann", "--timeout", "0", "--json")
+    assert (late.exit_code, json.loads(late.stdout)["timed_out"]) == (2, True)
+    scheduler.control.cancel(["3", "4"], user_id="ann")
+    shown = run(place, "wait", "monday", "-u", "ann")
+    assert (shown.exit_code, shown.stdout) == (0, "completed task monday, 4 items\n")
+    scheduler.submit("bad", user_id="ann", item_id="5", task_id="monday")
+    with scheduler:
+        shown = run(place, "wait", "monday", "-u", "ann", "--json")
+    assert (shown.exit_code, json.loads(shown.stdout)["status"]) == (1, "failed")
+
+
+def test_words_about_what_does_not_end(place: Place) -> None:
+    assert "a worker must handle its label" in str(WaitTimeoutError("1", "waiting", 1))
+    running = str(WaitTimeoutError("1", "in_progress", 1))
+    assert running == "1 is still in progress after 1 s; its handler still runs"
 
 
 def test_waiting_for_a_user(place: Place, scheduler: Scheduler) -> None:

@@ -381,6 +381,25 @@ def test_a_worker_that_was_killed(place: Place) -> None:
 
 
 @SQLITE
+def test_a_worker_on_another_queue(place: Place) -> None:
+    own = RIGHT.replace("Scheduler()", 'Scheduler("sqlite:///own.db")')
+    with used(place, own):
+        here = {"REVERIE_APP": ""}
+        assert place.command("worker", "start", "--app", "app:scheduler", **here).returncode == 0
+        own_queue = f"sqlite:///{place.folder.resolve()}/own.db"
+        assert own_queue in place.command("worker", "status", **here).stdout
+        assert look(place, **here)["other_queue"]["level"] == "note"
+        submit(place, "work")
+        wrong = look(place, **here)
+        assert "no_worker" not in wrong
+        assert f"works on another queue ({own_queue}), not on this one" in wrong["other_queue"]["what"]
+        assert wrong["other_queue"]["level"] == "error"
+        (command,) = commands_of(wrong["other_queue"])
+        assert command == "reverie doctor --app app:scheduler"
+        assert place.command(*command.split()[1:], **here).returncode == 0
+
+
+@SQLITE
 def test_a_duty_of_the_worker_that_fails(place: Place) -> None:
     """Its file is taken away under it: only the worker itself can say what that does to it."""
     with used(place):
@@ -445,11 +464,11 @@ def test_captured_messages_that_wait(place: Place) -> None:
         (spool / "damaged").mkdir(parents=True)
         assert "spool" not in look(place)
         (spool / "1.json").write_text("{}")
-        assert "1 captured messages wait" in look(place)["spool"]["what"]
+        assert "1 captured message waits" in look(place)["spool"]["what"]
         (spool / "1.json").rename(spool / "damaged" / "1.json")
         (spool / "damaged" / "1.json.reason").write_text("is no message\n")
         damaged = look(place)["spool"]
-        assert "1 captured messages" in damaged["what"]
+        assert "1 captured message in" in damaged["what"]
         shown = subprocess.run(
             commands_of(damaged)[0], shell=True, capture_output=True, text=True, check=True
         )

@@ -19,6 +19,7 @@ from reverie.backends.moves import Status
 from reverie.cli import daemon_control as control
 from reverie.cli.daemon import Daemon
 from reverie.cli.daemon_log import rotate, rotated, show
+from reverie.cli.launch import Launch
 from reverie.cli.processes import send_signal, start_of
 from reverie.errors import DaemonError
 
@@ -68,8 +69,10 @@ def tidy(place: Place) -> Iterator[Daemon]:
 
 def answer(place: Place, *arguments: str, **environment: str) -> dict[str, object]:
     shown = place.command("worker", *arguments, "--json", **environment)
-    assert shown.returncode == 0, shown.stderr
-    return json.loads(shown.stdout)
+    told = json.loads(shown.stdout)
+    not_running = arguments[0] == "status" and told["status"] == "not_running"
+    assert shown.returncode == (3 if not_running else 0), shown.stderr
+    return told
 
 
 def start(place: Place, *arguments: str, **environment: str) -> int:
@@ -106,6 +109,7 @@ def test_a_life(place: Place) -> None:
             "log": str(daemon.log),
             "version": told["version"],
             "started_at": 0,
+            "queue": place.queue_url,
         }
         assert is_gone(pid)
         assert not daemon.is_locked
@@ -211,6 +215,80 @@ def test_a_restart_keeps_its_options_but_for_new_ones(place: Place) -> None:
 
 
 @SQLITE
+def test_a_restart_that_could_not_start_leaves_the_old_one_running(place: Place) -> None:
+    with tidy(place) as daemon:
+        pid = start(place)
+        for options, words in {
+            ("--app", "nowhere:scheduler"): "there is no module 'nowhere'",
+            ("--url", "memory://"): "lives in one process",
+        }.items():
+            shown = place.command("worker", "restart", *options)
+            assert (shown.returncode, shown.stdout) == (1, "")
+            assert words in shown.stderr
+            assert f"the one that runs (process {pid}) goes on" in shown.stderr
+        (place.folder / "app.py").write_text("this is no Python")
+        assert place.command("worker", "restart").returncode == 1
+        assert daemon.running().pid == pid
+        (place.folder / "app.py").write_text(APP)
+        assert answer(place, "restart")["status"] == "started"
+        assert daemon.running().options == {"--app": "app:scheduler"}
+
+
+@SQLITE
+def test_the_options_of_last_time(place: Place) -> None:
+    with tidy(place) as daemon:
+        start(place, "--processes", "2")
+        for command in ("start", "restart"):
+            place.command("worker", "stop")
+            shown = place.command("worker", command)
+            words = "with the options of last time: --app app:scheduler --processes 2"
+            assert (shown.returncode, words in shown.stderr) == (0, True), shown.stderr
+            assert daemon.running().options == {"--app": "app:scheduler", "--processes": "2"}
+        place.command("worker", "stop")
+        shown = place.command("worker", "start", "--fresh")
+        assert (shown.returncode, shown.stderr, daemon.running().options) == (0, "", {})
+        assert {daemon.launch_file.stat().st_mode & 0o777} == {0o600}
+
+
+@SQLITE
+def test_an_app_that_the_environment_named_is_kept(place: Place) -> None:
+    with tidy(place):
+        answer(place, "start", REVERIE_APP="app:scheduler")
+        place.command("worker", "stop")
+        shown = place.command("worker", "start")
+        assert "with the options of last time: REVERIE_APP=app:scheduler" in shown.stderr
+        complete(place, "quick")
+        answer(place, "restart", REVERIE_APP="other:scheduler")
+        complete(place, "other")
+
+
+@SQLITE
+def test_options_that_one_that_runs_does_not_have(place: Place) -> None:
+    with tidy(place) as daemon:
+        pid = start(place)
+        assert place.command("worker", "start", "--app", "app:scheduler").returncode == 0
+        shown = place.command("worker", "start", "--app", "other:scheduler")
+        assert shown.returncode == 1
+        assert "reverie worker restart --app other:scheduler" in shown.stderr
+        assert daemon.running().pid == pid
+
+
+@SQLITE
+def test_bad_settings_do_not_keep_a_worker_from_being_stopped(place: Place) -> None:
+    with tidy(place):
+        pid = start(place)
+        (place.folder / "reverie.yaml").write_text("worker: {grace_s: long}")
+        for command in ("start", "restart"):
+            assert place.command("worker", command).returncode == 1
+        shown = place.command("worker", "status")
+        assert (shown.returncode, str(pid) in shown.stdout) == (0, True)
+        assert "the settings are bad" in shown.stderr
+        shown = place.command("worker", "stop")
+        assert (shown.returncode, "has stopped" in shown.stdout) == (0, True)
+        assert is_gone(pid)
+
+
+@SQLITE
 def test_a_stop_waits_for_handlers(place: Place) -> None:
     with tidy(place), place.scheduler() as scheduler:
         start(place)
@@ -259,7 +337,9 @@ def test_a_start_that_takes_too_long_leaves_nothing(place: Place) -> None:
     with tidy(place) as daemon:
         (place.folder / "slow.py").write_text("import time\nprint('I wait', flush=True)\ntime.sleep(600)")
         with pytest.raises(DaemonError, match="was not ready after 3 s and was ended"):
-            control.start(daemon, {"--app": "slow:scheduler"}, str(place.folder), patience_s=3)
+            control.start(
+                daemon, Launch(options={"--app": "slow:scheduler"}, folder=str(place.folder)), patience_s=3
+            )
         assert not daemon.is_locked
         assert answer(place, "status")["status"] == "not_running"
 
@@ -271,7 +351,7 @@ def test_a_lock_that_someone_else_holds(tmp_path: Path, monkeypatch: pytest.Monk
     assert held is not None
     try:
         with pytest.raises(DaemonError, match=r"does not say who it is.*fuser"):
-            control.start(daemon, {}, str(tmp_path), patience_s=0.1)
+            control.start(daemon, Launch(folder=str(tmp_path)), patience_s=0.1)
         with pytest.raises(DaemonError, match=r"does not say who it is.*fuser"):
             control.stop(daemon, grace_s=1, now=True, say=print)
     finally:

@@ -52,7 +52,7 @@ def cancel(
 @commands.command()
 def pause(
     label: Label,
-    reason: Annotated[str, typer.Option(help="Why; `reverie queue` shows it.")] = "paused",
+    reason: Annotated[Optional[str], typer.Option(help="Why; `reverie queue` shows it.")] = None,  # noqa: UP045
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -63,11 +63,11 @@ def pause(
     with opened(url) as scheduler:
         known = {state.label for state in scheduler.control.labels()}
         handled = {name for worker in scheduler.control.workers() for name in worker.labels}
-        scheduler.control.pause(label, reason)
+        scheduler.control.pause(label, reason or "paused")
         if json:
-            print_json({"label": label, "paused": reason})
+            print_json({"label": label, "paused": reason or "paused"})
         else:
-            say(plain(f"paused {label}: {reason}"))
+            say(plain(f"paused {label}: {reason}" if reason else f"paused {label}"))
         if label not in known | handled:
             note(f"nobody has used the label {plain(label)} yet: is it written as you mean it?")
 

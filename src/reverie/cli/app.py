@@ -6,6 +6,7 @@ import importlib
 import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reverie.cli.output import shown_errors
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
 
     from reverie.scheduler import Scheduler
 
-__all__ = ["load_app", "opened", "scheduler_of"]
+__all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look"]
 
 
 @contextmanager
-def opened(url: str | None) -> Iterator[Scheduler]:
-    """The scheduler at `url`, without a worker; errors are shown, and all is let go of after."""
-    with shown_errors(), scheduler_of(url, None).used() as scheduler:
+def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
+    """The scheduler at `url`, without a worker; errors are shown, and all is let go of after.
+
+    A file that `url` names must be there unless this `makes` it.
+    """
+    with shown_errors(), (scheduler_of if makes else scheduler_to_look)(url, None).used() as scheduler:
         import asyncio
 
         from reverie.cli.signals import undisturbed
@@ -54,23 +58,53 @@ def scheduler_of(url: str | None, app: str | None) -> Scheduler:
     return scheduler
 
 
+def scheduler_to_look(url: str | None, app: str | None = None) -> Scheduler:
+    """The same for those who only look: a file that `url` names must be there."""
+    from reverie.errors import InvalidSettingError
+
+    path = (url or "").removeprefix("sqlite:///")
+    if url is not None and path != url and not Path(path).expanduser().exists():
+        reason = "there is no such file; check the name, or make it: submit, add, worker and serve do"
+        raise InvalidSettingError("--url", url, reason)
+    return scheduler_of(url, app)
+
+
 def load_app(app: str) -> Scheduler:
     """Import `module:attribute`, looking in the working folder first."""
+    import difflib
+
     from reverie.errors import AppNotFoundError
     from reverie.scheduler import Scheduler
 
     module_name, _, attribute = app.partition(":")
     if not module_name or not attribute:
-        raise AppNotFoundError(app, "it has no attribute")
+        raise AppNotFoundError(app, "it must be module:attribute of a Scheduler, such as app:scheduler")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise AppNotFoundError(app, f"there is no module {error.name!r} here") from error
     except Exception as error:
-        raise AppNotFoundError(app, f"importing {module_name} failed: {error!r}") from error
-    found = getattr(module, attribute, None)
+        raise AppNotFoundError(app, _why_not(module_name, error)) from error
+    if not hasattr(module, attribute):
+        near = difflib.get_close_matches(attribute, vars(module), n=1)
+        hint = f"; do you mean {near[0]!r}?" if near else ""
+        raise AppNotFoundError(app, f"{module_name} has no {attribute!r}{hint}")
+    found = getattr(module, attribute)
     if not isinstance(found, Scheduler):
         raise AppNotFoundError(app, f"{attribute!r} is {type(found).__name__}, not a Scheduler")
     return found
+
+
+def _why_not(module_name: str, error: Exception) -> str:
+    """Why a module could not be imported, with the file and the line where that happened."""
+    import traceback
+
+    if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name!r} here ({Path.cwd()})"
+    words = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {words}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<frozen" not in frame.filename]
+    ours = [frame for frame in frames[1:] if Path(frame.filename).is_relative_to(Path.cwd())]
+    frame = (ours or frames[1:] or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}: {words}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from reverie.cli.daemon import Daemon, DaemonState
+from reverie.cli.daemon import Daemon, DaemonState, whole_url
 from reverie.cli.daemon_log import keep_small
 from reverie.cli.processes import start_of
 from reverie.errors import DaemonError
@@ -78,7 +78,8 @@ class Background:
         tell_ready(self._ready)
 
     def watch(self, scheduler: Scheduler) -> None:
-        """Write down which of its own duties fail, so that `reverie doctor` can say so."""
+        """Write down its queue, and which of its own duties fail, so that `reverie doctor` can say so."""
+        self._write(queue=whole_url(scheduler.runtime.settings.queue_url))
         watcher = scheduler.runtime.watcher
 
         def heard(_: list[Event]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import apsw
 import msgspec
 
-from reverie.cli.daemon import Daemon
+from reverie.cli.daemon import Daemon, whole_url
 from reverie.errors import (
     BackendUnavailableError,
     CorruptDatabaseError,
@@ -185,7 +185,8 @@ def queue(patient: Patient) -> list[Finding]:
 
     file = patient.file
     if file is not None and not file.exists():
-        return [_note("queue", f"there is no queue yet: {file} is made with the first message")]
+        note = _note("queue", f"there is no queue yet: {file} is made with the first message")
+        return [note, *_no_worker(patient, 0)]
     if patient.url.startswith("memory:"):
         return [_note("queue", "memory:// lives in one process: nobody else can look at it")]
     try:
@@ -198,7 +199,11 @@ def queue(patient: Patient) -> list[Finding]:
         for alert in alerts
         if health.workers or alert.rule not in {"unhandled", "stalled"}  # `_no_worker` says it once
     ]
-    return [_ok("queue", _about(health)), *findings, *_no_worker(health)]
+    return [
+        _ok("queue", _about(health)),
+        *findings,
+        *([] if health.workers else _no_worker(patient, health.pending)),
+    ]
 
 
 def _about(health: Health) -> str:
@@ -208,12 +213,31 @@ def _about(health: Health) -> str:
     )
 
 
-def _no_worker(health: Health) -> list[Finding]:
-    if health.workers or not health.pending:
+def _no_worker(patient: Patient, pending: int) -> list[Finding]:
+    """What to say of a queue that no worker uses."""
+    wait = "1 message waits" if pending == 1 else f"{pending} messages wait"
+    daemon = Daemon(patient.folder)
+    running, ours = daemon.running(), whole_url(patient.url)
+    if running is not None and running.queue and running.queue != ours:
+        other = (
+            f"the worker in the background works on another queue ({running.queue}), not on this one ({ours})"
+        )
+        look = _look_at(daemon, running.queue)
+        remedy = f"look at that one: `{look}`; or set queue.url so that all use the same"
+        if not pending:
+            return [Finding(check="other_queue", level="note", what=other, remedy=remedy)]
+        return [_error("other_queue", f"{wait} here, and {other}", remedy)]
+    if not pending:
         return []
-    wait = "1 message waits" if health.pending == 1 else f"{health.pending} messages wait"
     what = f"{wait} and no worker is running"
     return [_error("no_worker", what, "start one: `reverie worker start` (or `reverie serve`)")]
+
+
+def _look_at(daemon: Daemon, queue: str) -> str:
+    """The command that looks at the queue of the worker in the background."""
+    launch = daemon.last_launch()
+    app = None if launch is None else launch.options.get("--app") or launch.environment.get("REVERIE_APP")
+    return shlex.join(["reverie", "doctor", *(["--app", app] if app else ["--url", queue])])
 
 
 def _unusable(patient: Patient, error: ReverieError) -> Finding:
@@ -226,7 +250,9 @@ def _unusable(patient: Patient, error: ReverieError) -> Finding:
     elif isinstance(error, NetworkFileSystemError):
         remedy = "set data_dir (or queue.url) to a folder on a local disk: REVERIE_DATA_DIR=…"
     elif isinstance(error, MissingExtraError):
-        remedy = f"`pip install 'reverie[{error.extra}]'`"
+        remedy = (
+            f"`pip install 'reverie[{error.extra}]'` (from a checkout: `pip install -e '.[{error.extra}]'`)"
+        )
     elif isinstance(error, BackendUnavailableError) and "locked by another process" in str(error):
         remedy = f"see which process holds it: `fuser -v {path}`"
     elif isinstance(error, BackendUnavailableError) and patient.file is None:
@@ -265,7 +291,8 @@ def daemon(patient: Patient) -> list[Finding]:
     if running.version != __version__:
         what = f"the worker in the background is Reverie {running.version}, this is {__version__}"
         findings.append(_warning("daemon", what, "let the new one run: `reverie worker restart`"))
-    return findings or [_ok("daemon", f"the worker in the background runs (process {running.pid})")]
+    what = f"the worker in the background runs (process {running.pid}), its queue is {running.queue}"
+    return findings or [_ok("daemon", what)]
 
 
 def sockets(patient: Patient) -> list[Finding]:
@@ -287,7 +314,12 @@ def sockets(patient: Patient) -> list[Finding]:
                 continue  # it has just gone
     findings = [_hung(address) for address in deaf]
     if old:
-        what = f"{len(old)} sockets in {folder} are of processes that have died; the next submit removes them"
+        are = (
+            "1 socket in {} is of a process that has"
+            if len(old) == 1
+            else f"{len(old)} sockets in {{}} are of processes that have"
+        )
+        what = f"{are.format(folder)} died; the next submit removes {'it' if len(old) == 1 else 'them'}"
         remedy = f"or: `{shlex.join(['rm', *map(str, old)])}`"
         findings.append(Finding(check="sockets", level="note", what=what, remedy=remedy))
     return findings or [_ok("sockets", f"all that listen in {folder} can be reached")]
@@ -310,12 +342,14 @@ def spool(patient: Patient) -> list[Finding]:
     damaged = _count(folder / "damaged")
     findings = []
     if waiting:
-        what = f"{waiting} captured messages wait in {folder} until the queue can be reached"
+        wait = "1 captured message waits" if waiting == 1 else f"{waiting} captured messages wait"
+        what = f"{wait} in {folder} until the queue can be reached"
         remedy = "a running worker or server takes them in: `reverie worker start` (or `reverie serve`)"
         findings.append(_warning("spool", what, remedy))
     if damaged:
         place = shlex.quote(str(folder / "damaged"))
-        what = f"{damaged} captured messages in {place} cannot be read; beside each stands why"
+        them = "1 captured message" if damaged == 1 else f"{damaged} captured messages"
+        what = f"{them} in {place} cannot be read; beside each stands why"
         findings.append(
             _warning(
                 "spool", what, f"read why: `tail {place}/*.reason`; mend and move them back, or delete them"

@@ -2,24 +2,23 @@
 
 The lock belongs to an open file that `worker start` takes and hands to the worker, so that it is free again
 when the worker is gone, however it went. The file may be older than that; it counts only while the lock is
-held and its process is the one that it names.
+held and its process is the one that it names. How it was started stands in a file of its own, which stays.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 
+from reverie.cli.launch import Launch
 from reverie.cli.processes import start_of
+from reverie.errors import redacted
 from reverie.observe.rules import Alert
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["Daemon", "DaemonState"]
+__all__ = ["Daemon", "DaemonState", "whole_url"]
 
 
 class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +35,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was started: its app is looked for there."""
     options: dict[str, str]
     """Of its command line."""
+    queue: str = ""
+    """Where it takes work from, see `whole_url`; nothing as long as that is not known."""
     alerts: list[Alert] = []
     """What is wrong with its own duties, which nobody else can see."""
 
@@ -48,6 +49,7 @@ class Daemon:
         self.log = self.folder / "logs" / "worker.log"
         self.lock_file = self.folder / "worker.lock"
         self.state_file = self.folder / "worker.json"
+        self.launch_file = self.folder / "worker.options.json"
 
     def lock(self) -> int | None:
         """The descriptor that holds the lock from now on; None if another process holds it."""
@@ -91,13 +93,35 @@ class Daemon:
 
     def write(self, state: DaemonState) -> None:
         """Write down which worker runs, as a whole or not at all."""
-        new = self.state_file.with_suffix(".new")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.state_file)
+        _replace(self.state_file, msgspec.json.encode(state))
 
     def forget(self) -> None:
         """No worker runs any more."""
         self.state_file.unlink(missing_ok=True)
+
+    def last_launch(self) -> Launch | None:
+        """How the worker was started last, whether it still runs or not."""
+        try:
+            return msgspec.json.decode(self.launch_file.read_bytes(), type=Launch)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def keep(self, launch: Launch) -> None:
+        """Write down how the worker was started."""
+        _replace(self.launch_file, msgspec.json.encode(launch))
+
+
+def whole_url(url: str) -> str:
+    """The queue as it may be shown, and as it is named from every folder."""
+    path = url.removeprefix("sqlite:///")
+    return redacted(url) if path == url else f"sqlite:///{Path(path).expanduser().resolve()}"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file as a whole or not at all; nobody else may read it."""
+    new = path.with_suffix(".new")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

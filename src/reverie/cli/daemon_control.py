@@ -15,11 +15,12 @@ from reverie.dispatch.child_process import python_command
 from reverie.errors import DaemonError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from reverie.cli.daemon import Daemon, DaemonState
+    from reverie.cli.launch import Launch
 
-__all__ = ["Started", "start", "stop"]
+__all__ = ["Started", "start", "stop", "try_out"]
 
 START_S = 60.0
 """A worker that does not take work after so long has not started."""
@@ -40,7 +41,7 @@ class Started(NamedTuple):
     before: bool
 
 
-def start(daemon: Daemon, options: Mapping[str, str], folder: str, patience_s: float = START_S) -> Started:
+def start(daemon: Daemon, launch: Launch, patience_s: float = START_S) -> Started:
     """Start the worker and wait until it takes work; its own words if it cannot."""
     deadline = time.monotonic() + patience_s
     try:
@@ -52,12 +53,14 @@ def start(daemon: Daemon, options: Mapping[str, str], folder: str, patience_s: f
     except OSError as error:
         raise DaemonError(f"cannot write in the data folder {daemon.folder}: {error}") from error
     written = os.fstat(log).st_size
-    process, ready = _spawn(daemon, options, folder, lock, log)
+    process, ready = _spawn(daemon, launch, lock, log)
     with os.fdopen(ready, "rb") as pipe:
         heard, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
         state = daemon.running() if heard and pipe.read(1) else None
     if state is not None:
         process.returncode = 0  # it goes on without us
+        with suppress(OSError):  # a full disk: it runs all the same
+            daemon.keep(launch)
         return Started(state, before=False)
     _end(process)
     raise DaemonError(_last_words(daemon, written, patience_s if not heard else None))
@@ -75,30 +78,47 @@ def _take_lock(daemon: Daemon, deadline: float) -> int | Started:
     return lock
 
 
-def _spawn(
-    daemon: Daemon, options: Mapping[str, str], folder: str, lock: int, log: int
-) -> tuple[subprocess.Popen[bytes], int]:
+def _spawn(daemon: Daemon, launch: Launch, lock: int, log: int) -> tuple[subprocess.Popen[bytes], int]:
     """The process, and a pipe that says when it takes work; the descriptors are its own from now on."""
     ready, tell_ready = os.pipe()
-    arguments = [text for option in options.items() for text in option]
     given = f"{lock},{tell_ready},{daemon.folder}"
     try:
         process = subprocess.Popen(  # noqa: S603  our own interpreter and our own module
-            python_command("reverie.__main__", ["worker", "run", *arguments, "--daemon", given]),
+            python_command("reverie.__main__", ["worker", "run", *launch.arguments, "--daemon", given]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             pass_fds=[lock, tell_ready],
             start_new_session=True,
-            cwd=folder,
+            cwd=launch.folder,
+            env={**os.environ, **launch.environment},
         )
     except OSError as error:
         os.close(ready)
-        raise DaemonError(f"the worker could not be started in {folder}: {error}") from error
+        raise DaemonError(f"the worker could not be started in {launch.folder}: {error}") from error
     finally:
         for descriptor in (lock, tell_ready, log):
             os.close(descriptor)
     return process, ready
+
+
+def try_out(launch: Launch, patience_s: float = START_S) -> None:
+    """Do all that a start does up to taking work, in a process of its own; its own words if it cannot."""
+    try:
+        tried = subprocess.run(  # noqa: S603  our own interpreter and our own module
+            python_command("reverie.__main__", ["worker", "run", *launch.arguments, "--try-out"]),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=launch.folder,
+            env={**os.environ, **launch.environment},
+            timeout=patience_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DaemonError(f"a worker cannot be started in {launch.folder}: {error}") from error
+    if tried.returncode:
+        raise DaemonError(f"a worker cannot be started like this: {_words(tried.stdout)}")
 
 
 def stop(daemon: Daemon, *, grace_s: float, now: bool, say: Callable[[str], None]) -> DaemonState | None:
@@ -168,9 +188,14 @@ def _last_words(daemon: Daemon, written: int, patience_s: float | None) -> str:
     """What a worker that did not start has written to its log."""
     with daemon.log.open("rb") as file:
         file.seek(written)
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    words = errors[-1] if errors else "\n".join(lines[-20:]) or "it said nothing"
+        words = _words(file.read())
     if patience_s is not None:
         return f"the worker was not ready after {patience_s:g} s and was ended ({daemon.log}): {words}"
     return f"the worker did not start: {words}"
+
+
+def _words(written: bytes) -> str:
+    """Its error; else all that it wrote at the end."""
+    lines = written.decode(errors="replace").strip().splitlines()
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return errors[-1] if errors else "\n".join(lines[-20:]) or "it said nothing"

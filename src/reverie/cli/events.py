@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from reverie.cli import completion
-from reverie.cli.app import scheduler_of
+from reverie.cli.app import scheduler_to_look
 from reverie.cli.options import AnyUser, Json, Url
 from reverie.cli.output import last_line, moment, note, plain, print_json, shown_errors
 
@@ -64,7 +64,7 @@ def events(
             user_id=user,
             item_id=item,
         )
-        scheduler = scheduler_of(url, None).asynchronous
+        scheduler = scheduler_to_look(url).asynchronous
         try:
             asyncio.run(_show(scheduler, wanted, count, json=json))
         except KeyboardInterrupt:

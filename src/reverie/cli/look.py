@@ -152,12 +152,8 @@ def _table(rows: list[dict[str, Any]], user: str | None) -> RenderableType:
     if user is not None:
         names = ["mem_cube_id", "label", "waiting", "in_progress"]
         shown = [[row[name] for name in names] for row in rows]
-        return table_of(["cube", "label", "waiting", "in progress"], shown)
+        return table_of(["cube", "label", "waiting", "running"], shown)
     names = ["label", "waiting", "in_progress", "completed", "failed", "cancelled"]
-    shown = [[row[name] for name in names] + [_handled(row), row["paused"]] for row in rows]
-    return table_of([*(name.replace("_", " ") for name in names), "handled by", "paused"], shown)
-
-
-def _handled(row: dict[str, Any]) -> str:
-    workers = row["workers"]
-    return "nobody" if not workers else f"{workers} worker{'s' if workers > 1 else ''}"
+    shown = [[row[name] for name in names] + [row["workers"] or "nobody", row["paused"]] for row in rows]
+    heads = ["label", "waiting", "running", "done", "failed", "cancelled", "workers", "paused"]
+    return table_of(heads, shown)

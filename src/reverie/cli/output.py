@@ -42,17 +42,20 @@ _ORDERS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 
 
 class shown_errors:  # noqa: N801  reads as a word in a with statement
-    """Turn a Reverie error into one line on standard error and exit code 1."""
+    """Turn a Reverie error into one line on standard error and exit code 1.
+
+    The exit code is 2 if it is not clear which items are meant: then the command line is wrong.
+    """
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        from reverie.errors import ReverieError
+        from reverie.errors import InvalidSelectionError, ReverieError
 
         if isinstance(error, ReverieError):
             show_error(str(error))
-            raise typer.Exit(1) from error
+            raise typer.Exit(2 if isinstance(error, InvalidSelectionError) else 1) from error
 
 
 def plain(text: str, *, lines: bool = False) -> str:
@@ -102,7 +105,7 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", min_width=len(column))
     for row in rows:
         table.add_row(*(Text("" if cell is None else plain(str(cell))) for cell in row))
     return table

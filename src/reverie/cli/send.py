@@ -9,7 +9,7 @@ import typer
 
 from reverie.cli.app import opened
 from reverie.cli.options import Cube, Json, Url, User
-from reverie.cli.output import plain, print_json, print_table, say, show_error
+from reverie.cli.output import note, plain, print_json, print_table, say, show_error
 
 if TYPE_CHECKING:
     from reverie.backends.moves import Submitted
@@ -40,7 +40,7 @@ def submit(
 
     Example: reverie submit export '{"doc": 7}' --user ann
     """
-    with opened(url) as scheduler:
+    with opened(url, makes=True) as scheduler:
         receipt = scheduler.submit(
             label, user_id=user, content=_content(content), mem_cube_id=cube, item_id=item_id, task_id=task_id
         )
@@ -62,7 +62,7 @@ def add(
 
     Example: reverie add "I moved to Lisbon in May" --user ann
     """
-    with opened(url) as scheduler:
+    with opened(url, makes=True) as scheduler:
         receipt = scheduler.memory.add(
             _content(text), user_id=user, mem_cube_id=cube, session_id=session, item_id=item_id
         )
@@ -87,6 +87,9 @@ def search(
         hits = scheduler.memory.search(query, user_id=user, mem_cube_ids=[cube] if cube else [], limit=limit)
         if json:
             print_json(hits)
+            return
+        if not hits:
+            note(f"nothing of {plain(user)} was found")
             return
         print_table(
             ["score", "memory", "source"],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
+    from reverie.backends.views import ItemStatus
     from reverie.observation import Idleness
     from reverie.scheduler import AsyncScheduler, Scheduler
 
@@ -40,7 +42,10 @@ def _seconds(value: float) -> float:
 def wait(
     item_id: Annotated[
         Optional[str],  # noqa: UP045  typer reads this when it runs
-        typer.Argument(help="The item. Default: all work of the user.", autocompletion=completion.open_items),
+        typer.Argument(
+            help="An item, or a business task. Default: all work of the user.",
+            autocompletion=completion.open_items,
+        ),
     ] = None,
     *,
     user: User,
@@ -48,10 +53,10 @@ def wait(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Wait until an item has ended, or until nothing of a user waits or runs.
+    """Wait until an item or a whole business task has ended, or until nothing of a user waits or runs.
 
-    Exit code 0: the item is completed, or the user has no more work. 1: the item failed or was cancelled (or
-    there is no such item). 2: not in time.
+    Exit code 0: the item or task is completed, or the user has no more work. 1: it failed or was cancelled,
+    or there is none. 2: not in time.
 
     Example: reverie wait 4f1c --user ann --timeout 60
 
@@ -60,6 +65,8 @@ def wait(
     with opened(url) as scheduler:
         if item_id is None:
             code = _wait_idle(scheduler, user, timeout, json=json)
+        elif scheduler.status(user, item_id)[0].item_id != item_id:
+            code = _wait_task(scheduler, user, item_id, timeout, json=json)
         else:
             code = _wait_item(scheduler, user, item_id, timeout, json=json)
     raise typer.Exit(code)
@@ -93,13 +100,50 @@ def _wait_item(scheduler: Scheduler, user: str, item_id: str, timeout: float, *,
     except WaitTimeoutError as late:
         if json:
             print_json({"item_id": item_id, "user_id": user, "status": late.status, "timed_out": True})
-        show_error(f"{late}; a worker must handle its label: reverie queue")
+        show_error(str(late))
         return NOT_IN_TIME
     if json:
         print_json(item)
     else:
         say(plain(f"{item.status} {item.item_id}" + (f": {last_line(item.error)}" if item.error else "")))
     return IN_TIME if item.status == "completed" else ENDED_BADLY
+
+
+def _wait_task(scheduler: Scheduler, user: str, task_id: str, timeout: float, *, json: bool) -> int:
+    from reverie.observe.status import business_status
+
+    with progress(f"task {task_id}", hidden=json) as shown:
+        rows = _wait_rows(scheduler, user, task_id, timeout, shown)
+    status, left = business_status(row.status for row in rows), sum(not row.status.ended for row in rows)
+    if json:
+        about = {"task_id": task_id, "user_id": user, "status": status, "timed_out": left > 0}
+        print_json({**about, "items": rows})
+    elif not left:
+        say(plain(f"{status} task {task_id}, {counted(len(rows))}"))
+    if left:
+        of = f"{left} of {counted(len(rows))} of task {plain(task_id)}"
+        show_error(f"{of} not ended after {timeout:g} s; see reverie status {plain(task_id)}")
+        return NOT_IN_TIME
+    return IN_TIME if status == "completed" else ENDED_BADLY
+
+
+def _wait_rows(
+    scheduler: Scheduler, user: str, task_id: str, timeout: float, shown: Progress
+) -> list[ItemStatus]:
+    """The items of a task when all have ended, those too that came meanwhile; or when the time is over."""
+    from reverie.errors import WaitTimeoutError
+
+    deadline = time.monotonic() + timeout
+    bar = shown.add_task("", total=None)
+    while True:
+        rows = scheduler.status(user, task_id)
+        unended = [row.item_id for row in rows if not row.status.ended]
+        shown.update(bar, total=len(rows), completed=len(rows) - len(unended))
+        left = deadline - time.monotonic()
+        if not unended or left <= 0:
+            return rows
+        with suppress(WaitTimeoutError):
+            scheduler.wait(unended[0], user_id=user, timeout=left)
 
 
 def _wait_idle(scheduler: Scheduler, user: str, timeout: float, *, json: bool) -> int:

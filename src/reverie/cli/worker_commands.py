@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from reverie.cli.options import App, Json, Url
-from reverie.cli.output import print_json, set_up_logs, shown_errors
+from reverie.cli.output import note, print_json, say, set_up_logs, show_error, shown_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reverie.cli.background import Background
     from reverie.cli.daemon import Daemon, DaemonState
+    from reverie.cli.launch import Launch
     from reverie.scheduler import Scheduler
     from reverie.settings import Settings
 
 __all__ = ["worker_cli"]
 
 worker_cli = typer.Typer()
+
+NOT_RUNNING = 3
+"""The exit code of `worker status` then."""
 
 Processes = Annotated[
     Optional[int],  # noqa: UP045
@@ -58,30 +62,48 @@ def worker(
 
 @worker_cli.command()
 def run(
+    *,
     url: Url = None,
     app: App = None,
     drain: Drain = False,
     processes: Processes = None,
     daemon: Annotated[Optional[str], typer.Option(hidden=True)] = None,  # noqa: UP045
+    try_out: Annotated[bool, typer.Option("--try-out", hidden=True)] = False,
 ) -> None:
     """Run handlers here until it is stopped (Ctrl-C or SIGTERM).
 
     Example: reverie worker run --app app:scheduler
     """
+    if try_out:
+        _try_out(url, app, processes)
+        return
     _run(url, app, drain=drain, processes=processes, daemon=daemon)
 
 
 @worker_cli.command()
-def start(url: Url = None, app: App = None, processes: Processes = None, json: Json = False) -> None:
+def start(
+    url: Url = None,
+    app: App = None,
+    processes: Processes = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the options of last time.")] = False,
+    json: Json = False,
+) -> None:
     """Start a worker in the background, one for each data folder; returns when it takes work.
+
+    Without options it is started as last time. Exit code 1 if one runs already with other options.
 
     Example: reverie worker start --app app:scheduler
     """
     with shown_errors():
+        from reverie.cli.launch import here, names_anew
         from reverie.settings import load_settings
 
-        settings = load_settings()
-        _start(settings, _daemon(settings), _options(url, app, processes), os.getcwd(), json=json)  # noqa: PTH109
+        daemon = _daemon(load_settings())
+        given, last = _options(url, app, processes), daemon.last_launch()
+        if last is None or fresh or given or names_anew(last) or not (last.options or last.environment):
+            _start(daemon, here(given), json=json)
+        else:
+            _start(daemon, last, as_before=True, json=json)
 
 
 @worker_cli.command()
@@ -91,9 +113,7 @@ def stop(now: Now = False, json: Json = False) -> None:
     Example: reverie worker stop
     """
     with shown_errors():
-        from reverie.settings import load_settings
-
-        settings = load_settings()
+        settings = _settings_or_default()
         daemon = _daemon(settings)
         state = _stop(settings, daemon, now=now)
         _answer(daemon, state, "stopped" if state else "not_running", json=json)
@@ -105,36 +125,43 @@ def restart(
 ) -> None:
     """Stop the worker in the background and start it as it was started, but for the options given here.
 
+    If the new one could not start, the one that runs goes on.
+
     Example: reverie worker restart --processes 4
     """
     with shown_errors():
+        from reverie.cli.daemon_control import try_out as try_launch
+        from reverie.cli.launch import here, like_last
+        from reverie.errors import DaemonError
         from reverie.settings import load_settings
 
         settings = load_settings()
         daemon = _daemon(settings)
-        last = daemon.state()
+        last, given = daemon.last_launch(), _options(url, app, processes)
+        launch = here(given) if last is None else like_last(last, given)
+        try:
+            try_launch(launch)
+        except DaemonError as error:
+            state = daemon.running()
+            goes_on = "" if state is None else f"; the one that runs (process {state.pid}) goes on as it was"
+            raise DaemonError(f"{error}{goes_on}") from error
         _stop(settings, daemon, now=now)
-        given, before = _options(url, app, processes), {} if last is None else dict(last.options)
-        if url or app:  # one excludes the other
-            before.pop("--url", None)
-            before.pop("--app", None)
-        folder = os.getcwd() if last is None else last.folder  # noqa: PTH109
-        _start(settings, daemon, before | given, folder, json=json)
+        _start(daemon, launch, as_before=last is not None, json=json)
 
 
 @worker_cli.command()
 def status(json: Json = False) -> None:
-    """Say whether a worker runs in the background.
+    """Say whether a worker runs in the background: exit code 0 if it does, 3 if not.
 
     Example: reverie worker status
     """
     with shown_errors():
-        from reverie.settings import load_settings
-
-        daemon = _daemon(load_settings())
+        daemon = _daemon(_settings_or_default())
         state = daemon.running()
         kind = "not_running" if state is None else "running" if state.ready_at else "starting"
         _answer(daemon, state, kind, json=json)
+        if state is None:
+            raise typer.Exit(NOT_RUNNING)
 
 
 @worker_cli.command()
@@ -149,9 +176,8 @@ def logs(
     with shown_errors():
         from reverie.cli.daemon_log import show
         from reverie.errors import DaemonError
-        from reverie.settings import load_settings
 
-        log = _daemon(load_settings()).log
+        log = _daemon(_settings_or_default()).log
         try:
             for text in show(log, lines, follow=follow):
                 typer.echo(text, nl=False)
@@ -214,6 +240,7 @@ def _work(
 
     scheduler = scheduler_of(url, app)
     if background is not None:
+        _refuse_memory(scheduler)
         background.keep_log(scheduler.runtime.settings.worker)
         background.watch(scheduler)
         on_ready = background.ready
@@ -227,24 +254,49 @@ def _work(
     return asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline, on_ready))
 
 
+def _try_out(url: str | None, app: str | None, processes: int | None) -> None:
+    """What a worker in the background does before it takes work."""
+    with shown_errors():
+        from reverie.cli.app import scheduler_of
+
+        scheduler = scheduler_of(url, app)
+        _refuse_memory(scheduler)
+        _refuse_processes(scheduler, processes or scheduler.runtime.settings.worker.processes)
+        with scheduler.used():
+            scheduler.open()
+
+
+def _refuse_memory(scheduler: Scheduler) -> None:
+    from reverie.errors import InvalidSettingError
+
+    if scheduler.runtime.app is None and scheduler.runtime.settings.queue_url.startswith("memory:"):
+        raise InvalidSettingError(
+            "queue.url", "memory://", "lives in one process: no other could give it work"
+        )
+
+
+def _refuse_processes(scheduler: Scheduler, processes: int) -> None:
+    from reverie.errors import InvalidSettingError
+
+    if processes > 1 and scheduler.runtime.settings.queue_url.startswith("memory:"):
+        raise InvalidSettingError(
+            "worker.processes", processes, "memory:// lives in one process: there is only 1"
+        )
+
+
 async def _supervise(
     scheduler: Scheduler, options: dict[str, str], processes: int, on_ready: Callable[[], None] | None
 ) -> None:
     """Keep worker processes running. That the queue can be opened here says that they can do so too."""
     from reverie.cli.supervisor import supervise
-    from reverie.errors import InvalidSettingError
 
-    settings = scheduler.runtime.settings
-    if settings.queue_url.startswith("memory:"):
-        raise InvalidSettingError(
-            "worker.processes", processes, "memory:// lives in one process: there is only 1"
-        )
+    _refuse_processes(scheduler, processes)
     await scheduler.asynchronous.open()
     await scheduler.asynchronous.stop()
     await supervise(
         [text for option in options.items() for text in option],
         processes=processes,
-        grace_s=settings.worker.grace_s,
+        grace_s=scheduler.runtime.settings.worker.grace_s,
         on_ready=on_ready or (lambda: None),
     )
 
@@ -253,6 +305,20 @@ def _daemon(settings: Settings) -> Daemon:
     from reverie.cli.daemon import Daemon
 
     return Daemon(settings.data_dir)
+
+
+def _settings_or_default() -> Settings:
+    """The settings; if they are bad, those that are needed to find the worker, and a word about it."""
+    from reverie.errors import ReverieError
+    from reverie.settings import Settings, load_settings
+
+    try:
+        return load_settings()
+    except ReverieError as error:
+        place = os.environ.get("REVERIE_DATA_DIR")
+        settings = Settings(data_dir=place) if place else Settings()
+        note(f"the settings are bad: {error}\nlooking in the data folder {settings.data_dir}")
+        return settings
 
 
 def _options(url: str | None, app: str | None, processes: int | None) -> dict[str, str]:
@@ -272,16 +338,24 @@ def _warn_of_daemon() -> None:
         )
 
 
-def _start(settings: Settings, daemon: Daemon, options: dict[str, str], folder: str, *, json: bool) -> None:
+def _start(daemon: Daemon, launch: Launch, *, as_before: bool = False, json: bool) -> None:
+    """Start the worker and say so; `as_before`: with options that were not given this time."""
     from reverie.cli.daemon_control import start as start_daemon
-    from reverie.errors import InvalidSettingError
 
-    if "--app" not in options and options.get("--url", settings.queue_url).startswith("memory:"):
-        raise InvalidSettingError(
-            "queue.url", "memory://", "lives in one process: no other could give it work"
-        )
-    started = start_daemon(daemon, options, folder)
-    _answer(daemon, started.state, "already_running" if started.before else "started", json=json)
+    state, ran_before = start_daemon(daemon, launch)
+    if as_before and not ran_before and (words := launch.words()):
+        note(f"with the options of last time: {words}")
+    _answer(daemon, state, "already_running" if ran_before else "started", json=json)
+    if ran_before and not as_before and (ignored := _ignored(launch, state)):
+        show_error(f"it runs with other options; to apply yours: reverie worker restart {ignored}")
+        raise typer.Exit(1)
+
+
+def _ignored(launch: Launch, state: DaemonState) -> str:
+    """The options that the worker that runs does not have, for a shell; nothing if it has them all."""
+    other_app = "--app" in launch.options and launch.folder != state.folder
+    same = all(state.options.get(name) == value for name, value in launch.options.items())
+    return "" if same and not other_app else launch.words()
 
 
 def _stop(settings: Settings, daemon: Daemon, *, now: bool) -> DaemonState | None:
@@ -293,9 +367,9 @@ def _stop(settings: Settings, daemon: Daemon, *, now: bool) -> DaemonState | Non
 
 
 WORDS = {
-    "started": "the worker is running (process {pid}), its log is {log}",
-    "already_running": "the worker is already running (process {pid}), its log is {log}",
-    "running": "the worker is running (process {pid}), its log is {log}",
+    "started": "the worker is running (process {pid}), its log is {log}, its queue {queue}",
+    "already_running": "the worker is already running (process {pid}), its log is {log}, its queue {queue}",
+    "running": "the worker is running (process {pid}), its log is {log}, its queue {queue}",
     "starting": "the worker is starting (process {pid}), its log is {log}",
     "stopped": "the worker (process {pid}) has stopped",
     "not_running": "no worker is running in the background",
@@ -306,7 +380,8 @@ def _answer(daemon: Daemon, state: DaemonState | None, status: str, *, json: boo
     about: dict[str, Any] = {"status": status, "log": str(daemon.log)}
     if state is not None:
         about |= {"pid": state.pid, "version": state.version, "started_at": state.started_at}
+        about |= {"queue": state.queue or None}
     if json:
         print_json(about)
     else:
-        typer.echo(WORDS[status].format(**about))
+        say(WORDS[status].format(**about))

@@ -1,0 +1,59 @@
+"""How a worker in the background is started: its options, its folder, and variables that say the same."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import msgspec
+
+from reverie.errors import redacted
+
+__all__ = ["Launch", "here", "like_last", "names_anew"]
+
+NAMES = {"REVERIE_APP": "--app", "REVERIE_QUEUE__URL": "--url", "REVERIE_WORKER__PROCESSES": "--processes"}
+"""Variables that say the same as an option."""
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is needed to start the same worker once more."""
+
+    options: dict[str, str] = {}
+    folder: str
+    """Where it is started: its app is looked for there."""
+    environment: dict[str, str] = {}
+    """Those of `NAMES` that were set."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options as a command line has them."""
+        return [text for option in self.options.items() for text in option]
+
+    def words(self) -> str:
+        """The options for people, with the variables that are not set here and now."""
+        variables = [f"{name}={value}" for name, value in self.environment.items() if name not in os.environ]
+        return shlex.join(redacted(text) for text in [*variables, *self.arguments])
+
+
+def here(options: dict[str, str]) -> Launch:
+    """A worker with these options, in this folder and this environment."""
+    return Launch(options=options, folder=str(Path.cwd()), environment=_named())
+
+
+def like_last(last: Launch, options: dict[str, str]) -> Launch:
+    """The same worker as last time, but for these options and for what the environment now says anew."""
+    dropped = {NAMES[name] for name in names_anew(last)}
+    if dropped & {"--app"} or options.keys() & {"--app", "--url"}:  # one excludes the other
+        dropped |= {"--app", "--url"}
+    before = {name: value for name, value in last.options.items() if name not in dropped}
+    return Launch(options=before | options, folder=last.folder, environment={**last.environment, **_named()})
+
+
+def names_anew(last: Launch) -> list[str]:
+    """The variables that say something else than they did last time."""
+    return [name for name, value in _named().items() if last.environment.get(name) != value]
+
+
+def _named() -> dict[str, str]:
+    return {name: os.environ[name] for name in NAMES if name in os.environ}
