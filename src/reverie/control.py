@@ -29,6 +29,8 @@ __all__ = ["AsyncControl", "Control"]
 
 MOST_AT_ONCE = 100_000
 """More than this in one step would keep others waiting."""
+LONGEST_AFTER = 18
+"""Digits of the place of a page."""
 NARROWING = ("user_id", "task_id", "mem_cube_id", "label")
 
 
@@ -80,6 +82,8 @@ class AsyncControl:
         after: str | None = None,
     ) -> Page:
         """What has failed, oldest first; `after` takes the `next` of the page before."""
+        if after is not None and not (after.isascii() and after.isdigit() and len(after) <= LONGEST_AFTER):
+            raise InvalidSelectionError(f"after={after!r}: give the `next` of the page before")
         await self._runtime.open()
         query = StatusQuery(dead=True, user_id=user_id, label=label, limit=limit, after=after)
         return await self._runtime.backend.views.read(query)

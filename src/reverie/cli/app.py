@@ -39,8 +39,12 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
             raise
 
 
-def scheduler_of(url: str | None, app: str | None) -> Scheduler:
-    """The scheduler of the queue at `url`, or of an application; default: what the settings say."""
+def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Scheduler:
+    """The scheduler of the queue at `url`, or of an application; default: what the settings say.
+
+    The application of the settings is loaded only by those who run its handlers: to look at a queue, the code
+    of whatever folder one stands in must not be run.
+    """
     from reverie.errors import InvalidSettingError, redacted
     from reverie.scheduler import Scheduler
     from reverie.settings import load_settings
@@ -50,7 +54,8 @@ def scheduler_of(url: str | None, app: str | None) -> Scheduler:
         raise InvalidSettingError(
             "--url", redacted(url), "the scheduler of --app has a queue of its own; leave one out"
         )
-    app = app or settings.app
+    if runs and app is None:
+        app = settings.app
     if app is None or url is not None:
         return Scheduler(url, settings=settings)
     scheduler = load_app(app)

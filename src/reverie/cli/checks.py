@@ -32,7 +32,7 @@ from reverie.errors import (
     SchemaTooNewError,
     redacted,
 )
-from reverie.observe.rules import SERVICE_FAILING
+from reverie.observe.rules import SERVICE_FAILING, Alert
 from reverie.storage.peers import peers_folder
 from reverie.version import __version__
 
@@ -376,8 +376,8 @@ def server(patient: Patient) -> list[Finding]:
         directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with directly.open(f"{address}/alerts", timeout=PATIENCE_S) as answer:
             alerts = json.load(answer)["alerts"]
-            own = [alert for alert in alerts if alert["rule"] == SERVICE_FAILING]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        own = [alert for alert in msgspec.convert(alerts, list[Alert]) if alert.rule == SERVICE_FAILING]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = getattr(error, "reason", error)
         return [
             _note(
@@ -386,8 +386,8 @@ def server(patient: Patient) -> list[Finding]:
             )
         ]
     findings = [
-        Finding(check=a["rule"], level=a["level"], what=f"server: {a['message']}", remedy=a["remedy"])
-        for a in own
+        Finding(check=one.rule, level=one.level, what=f"server: {one.message}", remedy=one.remedy)
+        for one in own
     ]
     return findings or [_ok("server", f"a server answers on {address}")]
 

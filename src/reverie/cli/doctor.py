@@ -70,6 +70,9 @@ def _examine(url: str | None, app: str | None) -> list[Finding]:
             findings += check(patient)
         except (ReverieError, OSError) as error:
             findings.append(Finding(check=check.__name__, level="error", what=str(error)))
+        except Exception as error:  # noqa: BLE001  one check that fails must not hide what the others see
+            what = f"the check of the {check.__name__.replace('_', ' ')} itself failed: {error!r}"
+            findings.append(Finding(check=check.__name__, level="error", what=what))
     return findings
 
 

@@ -78,7 +78,7 @@ def serve(
         from reverie.errors import redacted
 
         set_up_logs()
-        scheduler = scheduler_of(url, app)
+        scheduler = scheduler_of(url, app, runs=True)
         server = scheduler.runtime.settings.server
         run_server(
             scheduler.asynchronous,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from reverie.cli.options import App, Json, Url
-from reverie.cli.output import note, print_json, say, set_up_logs, show_error, shown_errors
+from reverie.cli.output import note, plain, print_json, say, set_up_logs, show_error, shown_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +180,7 @@ def logs(
         log = _daemon(_settings_or_default()).log
         try:
             for text in show(log, lines, follow=follow):
-                typer.echo(text, nl=False)
+                typer.echo(plain(text, lines=True), nl=False)
         except FileNotFoundError as error:
             raise DaemonError(f"there is no log {log}: no worker was ever started there") from error
         except KeyboardInterrupt:
@@ -238,7 +238,7 @@ def _work(
     from reverie.cli.app import scheduler_of
     from reverie.cli.worker import run_until_drained, run_until_stopped
 
-    scheduler = scheduler_of(url, app)
+    scheduler = scheduler_of(url, app, runs=True)
     if background is not None:
         _refuse_memory(scheduler)
         background.keep_log(scheduler.runtime.settings.worker)
@@ -259,7 +259,7 @@ def _try_out(url: str | None, app: str | None, processes: int | None) -> None:
     with shown_errors():
         from reverie.cli.app import scheduler_of
 
-        scheduler = scheduler_of(url, app)
+        scheduler = scheduler_of(url, app, runs=True)
         _refuse_memory(scheduler)
         _refuse_processes(scheduler, processes or scheduler.runtime.settings.worker.processes)
         with scheduler.used():
