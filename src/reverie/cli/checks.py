@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import apsw
 import msgspec
 
+from reverie.capture.spool import NAME
 from reverie.cli.daemon import Daemon
 from reverie.errors import (
     BackendUnavailableError,
@@ -306,8 +307,8 @@ def spool(patient: Patient) -> list[Finding]:
     folder = patient.settings.spool_dir
     if not folder.is_dir():
         return []
-    waiting = _count(folder)
-    damaged = _count(folder / "damaged")
+    waiting = _count(folder, NAME.fullmatch)
+    damaged = _count(folder / "damaged", lambda name: not name.endswith(".reason"))
     findings = []
     if waiting:
         what = f"{waiting} captured messages wait in {folder} until the queue can be reached"
@@ -324,10 +325,9 @@ def spool(patient: Patient) -> list[Finding]:
     return findings or [_ok("spool", f"nothing waits in {folder}")]
 
 
-def _count(folder: Path) -> int:
+def _count(folder: Path, wanted: Callable[[str], object]) -> int:
     with suppress(OSError):
-        files = (path for path in folder.iterdir() if path.suffix != ".reason" and path.is_file())
-        return sum(1 for path in files if not path.name.startswith("."))
+        return sum(1 for path in folder.iterdir() if wanted(path.name) and path.is_file())
     return 0
 
 
