@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 NOTE = {"user_id": "ann", "label": "note"}
 
 
+def file_name(number: int) -> str:
+    """A name that the spool could have given."""
+    return f"{number:020d}-{number:016x}.json"
+
+
 def waiting(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 

@@ -27,6 +27,7 @@ __all__ = [
     "SchemaTooNewError",
     "SpoolError",
     "SpoolFullError",
+    "UnhandledLabelError",
     "UnknownItemError",
     "UnknownSchemeError",
     "WaitTimeoutError",
@@ -87,6 +88,16 @@ class InvalidMessageError(ReverieError):
         shown = _shown(value)
         self.field, self.value, self.reason = field, value, reason
         super().__init__(f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}: {reason}")
+
+
+class UnhandledLabelError(InvalidMessageError):
+    """A message was refused because no live worker handles its label; later one may."""
+
+    def __init__(self, label: str) -> None:
+        """Name the label, and what to do."""
+        super().__init__(
+            "label", label, "no live worker handles it: start one, or set queue.unknown_labels to keep"
+        )
 
 
 def _shown(value: object) -> str:

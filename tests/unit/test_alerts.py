@@ -23,7 +23,7 @@ from reverie.backends.shared import Signal, SignalKind
 from reverie.dispatch.breaker import breaker_key, rules_of
 from reverie.errors import BackendUnavailableError, InvalidSettingError
 from reverie.observe.bus import Wanted
-from reverie.observe.health import Health, LabelHealth
+from reverie.observe.health import Health, LabelHealth, Pace
 from reverie.observe.rules import Alert, check
 from reverie.observe.settings import AlertSettings
 from reverie.observe.watcher import AlertWatcher
@@ -168,6 +168,20 @@ def test_errors_come_first() -> None:
     ]
     assert "tried again in 12 s" in found[0].message
     assert "failed 3 times in a row" in found[2].message
+
+
+# -- the pace ----------------------------------------------------------------------------------------
+
+
+def test_the_pace_is_that_of_the_last_minute_however_often_it_is_asked_for() -> None:
+    pace = Pace()
+    assert pace.observe(0, 0) is None
+    for now in range(1, 200_000, 7):
+        assert pace.observe(now, now // 100) == pytest.approx(10, abs=10 if now < 10_000 else 0.2)
+        assert len(pace._seen) <= 61
+    assert pace.observe(1000, 5000) is None, "the clock was set back"
+    assert pace.observe(1500, 5005) == 10
+    assert pace.observe(1600, 5) is None, "the queue was emptied"
 
 
 # -- the watcher -------------------------------------------------------------------------------------
@@ -429,6 +443,33 @@ def test_a_delivery_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
         "webhook.given_up",
     ]
     assert "answered 500" in caplog.text
+
+
+def test_a_delivery_that_breaks_does_not_stop_the_next(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiver() as server:
+        hook = webhook(server.url)
+        with monkeypatch.context() as broken:
+            broken.setattr(hook, "_secret", "\ud800")  # a byte of the environment that was no text
+            hook.send(1, "begun", SOMETHING)
+            idle(hook)
+        assert "webhook.given_up" in caplog.text
+        assert "UnicodeEncodeError" in caplog.text
+        hook.send(2, "over", SOMETHING)
+        assert json.loads(server.next()[2])["at"] == 2
+        idle(hook)
+
+
+def test_pauses_between_tries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    with receiver(*[500] * 12) as server:
+        hook = Webhook(AlertSettings(webhook_url=server.url, webhook_attempts=12))
+        monkeypatch.setattr("random.uniform", lambda _, high: high)
+        monkeypatch.setattr(hook._closed, "wait", pauses.append)
+        hook.send(1, "begun", SOMETHING)
+        idle(hook)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60]
 
 
 def test_nobody_is_there(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reverie import AsyncScheduler, Message, Scheduler
+from reverie.backends.moves import Presence
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool import Spool
 from reverie.errors import (
@@ -20,7 +21,7 @@ from reverie.errors import (
     SpoolFullError,
 )
 from reverie.settings import load_settings
-from spooling import NOTE, ingester_of, waiting
+from spooling import NOTE, damaged, ingester_of, waiting
 
 
 @pytest.fixture
@@ -119,6 +120,31 @@ async def test_a_tenant_that_is_full_holds_up_only_its_own(tmp_path: Path, folde
         await scheduler.runtime.worker.drain()
     assert [content for user, content in ran if user == "ann"] == [str(number) for number in range(300)]
     assert ingester._owners == {}
+    await scheduler.stop()
+
+
+async def test_a_label_that_nobody_handles_yet_waits_for_a_worker(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = AsyncScheduler(
+        settings=load_settings(data_dir=tmp_path, queue={"url": "memory://", "unknown_labels": "refuse"})
+    )
+    ingester, spool = ingester_of(scheduler, folder), Spool(folder)
+    await scheduler.open()
+    queue = scheduler.runtime.backend.queue
+    await queue.renew([], 0, Presence(worker="a", labels=("note",), lives_ms=60_000))
+    for user, label in (("ann", "note"), ("ann", "odd"), ("ann", "note"), ("bob", "note")):
+        spool.write({"user_id": user, "label": label})
+    for _ in range(2):
+        assert await ingester.look() == 3600
+        assert len(waiting(folder)) == 2, "the odd one, and what ann has said after it"
+    assert damaged(folder) == {}
+    assert [len(await scheduler.status(user)) for user in ("ann", "bob")] == [1, 1]
+    assert caplog.text.count("label='odd': no live worker handles it") == 1
+    await queue.renew([], 0, Presence(worker="b", labels=("odd",), lives_ms=60_000))
+    await ingester.look()
+    assert waiting(folder) == []
+    assert len(await scheduler.status("ann")) == 3
     await scheduler.stop()
 
 

@@ -9,7 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reverie import AsyncScheduler, Bury, Scheduler
-from reverie.errors import InvalidMessageError, InvalidSelectionError, QueueFullError
+from reverie.errors import (
+    InvalidMessageError,
+    InvalidSelectionError,
+    QueueFullError,
+    UnhandledLabelError,
+)
 from reverie.settings import load_settings
 
 
@@ -251,7 +256,7 @@ def test_unknown_labels_are_refused_by_setting(url: str) -> None:
 
     with scheduler:
         scheduler.submit("work", user_id="ann")
-        with pytest.raises(InvalidMessageError, match="label='other': no live worker"):
+        with pytest.raises(UnhandledLabelError, match="label='other': no live worker"):
             scheduler.submit("other", user_id="ann")
 
 

@@ -24,6 +24,7 @@ from reverie.cli.daemon import Daemon
 from reverie.observe.rules import failing_services
 from reverie.storage.peers import peers_folder
 from reverie.version import __version__
+from spooling import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -463,10 +464,13 @@ def test_captured_messages_that_wait(place: Place) -> None:
         spool = place.settings().spool_dir
         (spool / "damaged").mkdir(parents=True)
         assert "spool" not in look(place)
-        (spool / "1.json").write_text("{}")
+        name = file_name(1)
+        (spool / "package.json").write_text("{}")
+        assert "spool" not in look(place)
+        (spool / name).write_text("{}")
         assert "1 captured message waits" in look(place)["spool"]["what"]
-        (spool / "1.json").rename(spool / "damaged" / "1.json")
-        (spool / "damaged" / "1.json.reason").write_text("is no message\n")
+        (spool / name).rename(spool / "damaged" / name)
+        (spool / "damaged" / f"{name}.reason").write_text("is no message\n")
         damaged = look(place)["spool"]
         assert "1 captured message in" in damaged["what"]
         shown = subprocess.run(

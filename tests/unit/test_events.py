@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+from bisect import bisect_left
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from reverie import AsyncScheduler, Bury, Done, Message, Retry, Scheduler
 from reverie.clock import from_epoch_ms
 from reverie.observe.bus import EventBus, Wanted
 from reverie.observe.events import BATCH_BYTES, Event, EventName, decode_events, encode_events
-from reverie.observe.metrics import Metrics
+from reverie.observe.metrics import Metrics, _Durations
 from reverie.observe.tracing import current_trace_id, trace_id_of
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
@@ -352,6 +353,19 @@ def test_metrics_tell_a_bounded_number_of_labels_apart(bus: EventBus) -> None:
     assert 'reverie_queue_wait_seconds_bucket{label="other",le="0.005"} 3.0' in text
     assert 'reverie_exec_seconds_sum{label="other"} 6.0' in text
     assert "a-secret-user" not in text
+
+
+def test_metrics_are_read_while_a_label_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = _Durations("waits", "Of a test.")
+
+    def read_in_between(*given: object) -> int:
+        durations.family()
+        return bisect_left(*given)
+
+    monkeypatch.setattr("reverie.observe.metrics.bisect_left", read_in_between)
+    durations.observe("work", 3.0)
+    samples = {sample.name: sample.value for sample in durations.family().samples}
+    assert (samples["waits_count"], samples["waits_sum"]) == (1, 0.003)
 
 
 async def test_the_monitor_samples_how_much_waits(clock: ManualClock) -> None:

@@ -23,7 +23,7 @@ from reverie import AsyncScheduler, Message
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool import FIELDS, Spool
 from reverie.settings import load_settings
-from spooling import NOTE, all_names, damaged, ingester_of, put, waiting
+from spooling import NOTE, all_names, damaged, file_name, ingester_of, put, waiting
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ async def test_damaged_content_is_set_aside_and_the_rest_goes_on(
     scheduler, ingester: SpoolIngester, spool: Spool, folder: Path, content: bytes, reason: str
 ) -> None:
     spool.write(NOTE | {"item_id": "before"})
-    bad = put(folder, f"{time.time_ns():020d}-bad.json", content)
+    bad = put(folder, f"{time.time_ns():020d}-{0:016x}.json", content)
     spool.write(NOTE | {"item_id": "after"})
     await ingester.look()
     assert waiting(folder) == []
@@ -160,29 +160,29 @@ async def test_what_is_no_file_of_ours_is_not_followed(
     spool.write(NOTE | {"item_id": "ours"})
     secret = tmp_path / "secret.json"
     waiting(folder)[0].rename(secret)
-    (folder / "1.json").symlink_to(secret)
-    (folder / "2.json").mkdir()
-    (folder / "2.json" / "inside").touch()
-    os.mkfifo(folder / "3.json")
-    unreadable = {"1.json": "is a symbolic link\n", "2.json": "is a folder\n"}
-    unreadable["3.json"] = "is no regular file\n"
+    link, directory, pipe, foreign = (file_name(number) for number in range(4))
+    (folder / link).symlink_to(secret)
+    (folder / directory).mkdir()
+    (folder / directory / "inside").touch()
+    os.mkfifo(folder / pipe)
+    unreadable = {link: "is a symbolic link\n", directory: "is a folder\n", pipe: "is no regular file\n"}
     if os.geteuid() == 0:
-        (folder / "4.json").write_bytes(secret.read_bytes())
-        os.chown(folder / "4.json", 12345, -1)
-        unreadable["4.json"] = "belongs to user 12345, not to the one who reads it\n"
+        (folder / foreign).write_bytes(secret.read_bytes())
+        os.chown(folder / foreign, 12345, -1)
+        unreadable[foreign] = "belongs to user 12345, not to the one who reads it\n"
     spool.write(NOTE | {"item_id": "good"})
     await ingester.look()
     assert damaged(folder) == unreadable
-    assert (folder / "damaged" / "2.json" / "inside").exists()
+    assert (folder / "damaged" / directory / "inside").exists()
     assert secret.exists()
     assert [item.item_id for item in await scheduler.status("ann")] == ["good"]
     assert (folder / "damaged").stat().st_mode & 0o777 == 0o700
-    assert (folder / "damaged" / "1.json.reason").stat().st_mode & 0o777 == 0o600
+    assert (folder / "damaged" / f"{link}.reason").stat().st_mode & 0o777 == 0o600
 
 
 async def test_nothing_set_aside_is_overwritten(ingester: SpoolIngester, folder: Path) -> None:
     for content in (b"first", b"second", b"third"):
-        put(folder, "bad.json", content)
+        put(folder, file_name(0), content)
         await ingester.look()
     kept = {path.read_text() for path in (folder / "damaged").iterdir() if path.suffix != ".reason"}
     assert kept == {"first", "second", "third"}
@@ -193,15 +193,16 @@ async def test_what_cannot_be_set_aside_blocks_nobody(
     scheduler: AsyncScheduler, ingester: SpoolIngester, spool: Spool, folder: Path
 ) -> None:
     spool.write(NOTE | {"item_id": "good"})
-    (folder / "0.json").write_text("bad")
+    (folder / file_name(0)).write_text("bad")
     (folder / "damaged").write_text("a file where the folder should be")
     await ingester.look()
-    assert [path.name for path in waiting(folder)] == ["0.json"]
+    assert [path.name for path in waiting(folder)] == [file_name(0)]
     assert [item.item_id for item in await scheduler.status("ann")] == ["good"]
 
 
 async def test_an_unfinished_file_is_set_aside_after_an_hour(ingester: SpoolIngester, folder: Path) -> None:
-    old, new = (put(folder, name, b'{"user_id"') for name in (".1.json.tmp", ".2.json.tmp"))
+    names = [f".{file_name(number)}.tmp" for number in range(2)]
+    old, new = (put(folder, name, b'{"user_id"') for name in names)
     os.utime(old, (time.time() - 3700, time.time() - 3700))
     await ingester.look()
     assert (new.exists(), old.exists()) == (True, False)
@@ -210,9 +211,10 @@ async def test_an_unfinished_file_is_set_aside_after_an_hour(ingester: SpoolInge
 
 
 async def test_what_is_not_the_spools_is_left_alone(ingester: SpoolIngester, folder: Path) -> None:
-    others = {"reverie.db", "notes.txt", ".hidden.json"}
+    others = {"reverie.db", "notes.txt", ".hidden.json", "package.json", "1.json", ".editor.tmp"}
+    others |= {f"{file_name(1)}.bak", f"x{file_name(1)}", file_name(1).upper()}
     for name in others:
-        put(folder, name)
+        os.utime(put(folder, name, b"{}"), (0, 0))
     await ingester.look()
     assert all_names(folder) == others | {".lock"}
 
@@ -291,14 +293,14 @@ def test_no_content_stops_the_ingester_and_none_is_lost(files: list[bytes]) -> N
         ingester = ingester_of(scheduler, folder)
         ingester._submit = lambda messages: _take(messages, submitted, scheduler)
         for number, content in enumerate(files):
-            (folder / f"{number}.json").write_bytes(content)
+            (folder / file_name(number)).write_bytes(content)
         Spool(folder).write(NOTE | {"item_id": "the last one"})
         assert await ingester.look() == 3600
         assert waiting(folder) == []
         reasons = damaged(folder)
         for number, content in enumerate(files):
-            if f"{number}.json" in reasons:
-                assert (folder / "damaged" / f"{number}.json").read_bytes() == content
+            if file_name(number) in reasons:
+                assert (folder / "damaged" / file_name(number)).read_bytes() == content
             else:
                 assert json.loads(content)["item_id"] in {message.item_id for message in submitted}
         assert "the last one" in {message.item_id for message in submitted}

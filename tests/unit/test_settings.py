@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -110,7 +112,41 @@ def test_what_is_left_empty_says_nothing(text: str) -> None:
 
 def test_anchors_and_merges_know_their_lines() -> None:
     write("labels:\n  a: &a\n    level: 1\n    batch: 2\n  b:\n    <<: *a\n    batch: 0\n")
-    assert problems() == ["reverie.yaml:7: labels.b.batch = 0: must be a whole number, at least 1, or null"]
+    assert problems() == [
+        "reverie.yaml:7: labels.b.batch = 0: must be a whole number, 1 to 9007199254740992, or null"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "largest"),
+    [
+        ("queue.retention_s", 1e20, 315_360_000),
+        ("queue.busy_timeout_s", 1e20, 2_000_000),
+        ("worker.lease_s", 1e300, 315_360_000),
+        ("worker.slots", 10**23, 2**53),
+        ("labels.export.min_idle_ms", 10**23, 315_360_000_000),
+        ("labels.export.timeout_s", 1e20, 315_360_000),
+        ("events.samples_kept", 10**23, 1_000_000),
+        ("alerts.webhook_attempts", 101, 100),
+        ("alerts.webhook_timeout_s", 1e12, 3600),
+    ],
+)
+def test_a_number_that_is_too_large(name: str, value: float, largest: int) -> None:
+    def as_set(value: float) -> dict[str, Any]:
+        inner: Any = value
+        for part in reversed(name.split(".")):
+            inner = {part: inner}
+        return inner
+
+    (problem,) = problems(**as_set(value))
+    assert problem.startswith(f"argument: {name} = {value}: must be a ")
+    assert re.search(rf"\b(to|at most) {largest}\b", problem)
+    load_settings(**as_set(largest))
+
+
+def test_every_number_has_an_upper_bound() -> None:
+    numbers = [field for field in all_fields(Settings) if field.annotation in {int, float}]
+    assert [field.name for field in numbers if not re.search(r"\b(to|at most) \d", field.allowed)] == []
 
 
 # -- names of the seeds ------------------------------------------------------------------------------
@@ -183,9 +219,12 @@ def test_a_bad_value_of_another_name_is_refused_by_that_name(monkeypatch: pytest
         ("memory: {xyzzy: 1}", "reverie.yaml:1: memory.xyzzy = 1: no such setting; known here: url"),
         (
             "worker: {slots: many}",
-            "reverie.yaml:1: worker.slots = 'many': must be a whole number, at least 1",
+            "reverie.yaml:1: worker.slots = 'many': must be a whole number, 1 to 9007199254740992",
         ),
-        ("worker: {slots: [1]}", "reverie.yaml:1: worker.slots = [1]: must be a whole number, at least 1"),
+        (
+            "worker: {slots: [1]}",
+            "reverie.yaml:1: worker.slots = [1]: must be a whole number, 1 to 9007199254740992",
+        ),
         ("server: {port: 65536}", "reverie.yaml:1: server.port = 65536: must be a whole number, 0 to 65535"),
         ("server: {port: null}", "reverie.yaml:1: server.port = None: must be a whole number, 0 to 65535"),
         ("worker: {lease_s: .inf}", "reverie.yaml:1: worker.lease_s = inf: must be a number, greater than 0"),
@@ -282,9 +321,9 @@ def test_everything_that_is_wrong_is_named_at_once(monkeypatch: pytest.MonkeyPat
             'must be such as {"name": value}'
         ),
         "argument: app = 5: must be text or null",
-        "REVERIE_QUEUE__MAX_LOSSES: queue.max_losses = '-1': must be a whole number, at least 1",
+        "REVERIE_QUEUE__MAX_LOSSES: queue.max_losses = '-1': must be a whole number, 1 to 9007199254740992",
         "argument: server.port = -1: must be a whole number, 0 to 65535",
-        "reverie.yaml:2: worker.slots = 0: must be a whole number, at least 1",
+        "reverie.yaml:2: worker.slots = 0: must be a whole number, 1 to 9007199254740992",
     ]
 
 
@@ -479,7 +518,7 @@ def test_show_refuses_what_is_wrong() -> None:
     write("worker: {slots: 0}\n")
     code, text, said = run("show")
     assert (code, text) == (1, "")
-    assert said == "error: reverie.yaml:1: worker.slots = 0: must be a whole number, at least 1\n"
+    assert said == "error: reverie.yaml:1: worker.slots = 0: must be a whole number, 1 to 9007199254740992\n"
 
 
 def test_check_says_ok_or_all_that_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

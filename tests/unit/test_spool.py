@@ -24,7 +24,7 @@ from reverie.errors import (
     SpoolError,
     SpoolFullError,
 )
-from spooling import NOTE, waiting
+from spooling import NOTE, put, waiting
 
 FILLED_BY_THE_ENGINE = {"level", "attempts", "losses", "requeues", "redis_message_id", "stream_key"}
 
@@ -71,10 +71,21 @@ def test_is_private_and_leaves_nothing_else(spool: Spool, folder: Path) -> None:
     assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
 
 
-def test_a_folder_that_was_open_to_others_is_made_private(spool: Spool, folder: Path) -> None:
-    folder.mkdir(parents=True, mode=0o755)
+def test_a_folder_that_was_there_keeps_its_mode(spool: Spool, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o2755)
+    spool.check()
     spool.write(NOTE)
-    assert folder.stat().st_mode & 0o777 == 0o700
+    (file,) = waiting(folder)
+    assert (folder.stat().st_mode & 0o7777, file.stat().st_mode & 0o777) == (0o2755, 0o600)
+
+
+def test_files_of_others_do_not_fill_the_spool(folder: Path) -> None:
+    for name in ("package.json", "1.json", ".editor.tmp"):
+        put(folder, name)
+    Spool(folder, max_files=1).write(NOTE)
+    with pytest.raises(SpoolFullError):
+        Spool(folder, max_files=1).write(NOTE)
 
 
 def test_fixes_the_id_and_the_time(spool: Spool, folder: Path) -> None:

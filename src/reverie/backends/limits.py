@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.errors import InvalidMessageError, QueueFullError
+from reverie.errors import InvalidMessageError, QueueFullError, UnhandledLabelError
 
 if TYPE_CHECKING:
     from reverie.backends.moves import ScopeLimits
@@ -47,8 +47,6 @@ def unknown_parent(item_id: str) -> InvalidMessageError:
     return InvalidMessageError("depends_on", item_id, "is no known item of this user, nor of this submit")
 
 
-def unhandled(label: str) -> InvalidMessageError:
+def unhandled(label: str) -> UnhandledLabelError:
     """What is said of a label that nobody works on."""
-    return InvalidMessageError(
-        "label", label, "no live worker handles it: start one, or set queue.unknown_labels to keep"
-    )
+    return UnhandledLabelError(label)

@@ -23,7 +23,10 @@ class QueueSettings(Section):
         "full", description="SQLite: full survives a power cut, normal the death of the process"
     )
     busy_timeout_s: float = Field(
-        10, ge=0, description="SQLite: seconds that a writer of another process is waited for"
+        10,
+        ge=0,
+        le=2_000_000,  # SQLite counts milliseconds in 31 bits
+        description="SQLite: seconds that a writer of another process is waited for",
     )
     allow_network_fs: bool = Field(
         default=False, description="SQLite: open the file even on a network file system"

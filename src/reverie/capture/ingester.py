@@ -6,7 +6,12 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from reverie.errors import BackendUnavailableError, InvalidMessageError, QueueFullError
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    QueueFullError,
+    UnhandledLabelError,
+)
 from reverie.failpoints import failpoint
 from reverie.logs import get_logger
 from reverie.service import LoopService
@@ -30,7 +35,8 @@ class SpoolIngester(LoopService):
     """Looks into the folder now and then, and when it is poked. One process at a time takes files in.
 
     A file is removed when the queue has its message; a second submit of it would be a duplicate. While the
-    queue takes no more of a user, the files of that user wait, and keep their order.
+    queue takes no more of a user, or refuses a label because no worker handles it yet, the files of that
+    user wait, and keep their order.
     """
 
     name = "spool"
@@ -53,6 +59,8 @@ class SpoolIngester(LoopService):
         """Users of whom the queue takes no more in this look, and when to ask again, in seconds."""
         self._owners: dict[str, str] = {}
         """Files of such users, so that they need not be read again."""
+        self._unhandled: set[str] = set()
+        """Labels that nobody handles, of which the log has told."""
 
     async def start(self) -> None:
         """See `Service.start`."""
@@ -113,17 +121,26 @@ class SpoolIngester(LoopService):
                 await self._refused(files[0], error)
         else:
             self._away = False
+            self._unhandled.difference_update(file.message.label for file in files)
             failpoint("after_ingest")
             await asyncio.to_thread(self._settle, files, answers)
 
     async def _refused(self, file: Spooled, error: InvalidMessageError | QueueFullError) -> None:
-        if isinstance(error, InvalidMessageError):
+        if isinstance(error, UnhandledLabelError):
+            self._hold(file, self._look_s)
+            if file.message.label not in self._unhandled:
+                self._unhandled.add(file.message.label)
+                log.warning("spool.waits", reason=str(error), again_in_s=self._look_s)
+        elif isinstance(error, InvalidMessageError):
             await asyncio.to_thread(self._files.set_aside, file.name, f"was refused: {error}")
         elif error.tenant is None:
             raise error
         else:
-            self._held[file.message.user_id] = error.retry_after_s
-            self._owners[file.name] = file.message.user_id
+            self._hold(file, error.retry_after_s)
+
+    def _hold(self, file: Spooled, again_in_s: float) -> None:
+        self._held[file.message.user_id] = again_in_s
+        self._owners[file.name] = file.message.user_id
 
     def _settle(self, files: Sequence[Spooled], answers: Sequence[Submitted]) -> None:
         for file, answer in zip(files, answers, strict=True):

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import random
+import re
 import threading
 import time
 import uuid
@@ -23,12 +24,14 @@ from reverie.errors import InvalidMessageError, SpoolError, SpoolFullError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["FIELDS", "SUFFIX", "TEMPORARY", "Spool", "opened_folder"]
+__all__ = ["FIELDS", "NAME", "TEMPORARY_NAME", "Spool", "opened_folder"]
 
 SUFFIX = ".json"
-"""How the names of files that are complete end. Other names are none of the spool's business."""
 TEMPORARY = ".tmp"
-"""How the names of files that are being written end; they begin with a dot."""
+NAME = re.compile(r"[0-9]{20}-[0-9a-f]{16}\.json")
+"""Names of files that are complete: the time, then chance. Other names are none of the spool's business."""
+TEMPORARY_NAME = re.compile(rf"\.{NAME.pattern}\.tmp")
+"""Names of files that are being written."""
 FULL = ".full"
 """Stands in a folder that somebody found full: the next one counts again."""
 FIELDS = frozenset(
@@ -79,7 +82,7 @@ class Spool:
 
     def check(self) -> None:
         """`SpoolError`, with what to do about it, if nothing could be kept now."""
-        probe = f".{os.urandom(8).hex()}{TEMPORARY}"
+        probe = f".{_names.next()}{TEMPORARY}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
             _make(self.folder)
@@ -118,7 +121,8 @@ class Spool:
         if not marked and random.random() * self._count_every >= 1:  # noqa: S311  no secret
             return
         with os.scandir(folder) as entries:
-            files = (entry for entry in entries if entry.name.endswith((SUFFIX, TEMPORARY)))
+            names = (entry.name for entry in entries)
+            files = (name for name in names if NAME.fullmatch(name) or TEMPORARY_NAME.fullmatch(name))
             count = sum(1 for _ in islice(files, self.max_files))
         if count >= self.max_files:
             with suppress(OSError):
@@ -131,7 +135,7 @@ class Spool:
 
 @contextmanager
 def opened_folder(path: str) -> Iterator[int]:
-    """A descriptor of the folder, which is made private if it is not; another user's folder is refused."""
+    """A descriptor of the folder, whose mode is left as it is; another user's folder is refused."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         state = os.fstat(folder)
@@ -139,8 +143,6 @@ def opened_folder(path: str) -> Iterator[int]:
             raise SpoolError(
                 path, f"it belongs to user {state.st_uid}, not to you: set spool.dir to a folder of your own"
             )
-        if state.st_mode & 0o777 != 0o700:
-            os.fchmod(folder, 0o700)
         yield folder
     finally:
         os.close(folder)

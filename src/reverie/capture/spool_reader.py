@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from reverie.capture.spool import FIELDS, SUFFIX, TEMPORARY, opened_folder
+from reverie.capture.spool import FIELDS, NAME, TEMPORARY_NAME, opened_folder
 from reverie.logs import get_logger
 from reverie.message import Message, MessageLimits, check_message
 
@@ -86,9 +86,9 @@ class SpoolReader:
         """The files that wait, in their order. What dead writers left behind is set aside."""
         found = os.listdir(self._folder)  # noqa: PTH208  names are all that is needed
         for name in found:
-            if name.startswith(".") and name.endswith(TEMPORARY) and self._is_stale(name):
+            if TEMPORARY_NAME.fullmatch(name) and self._is_stale(name):
                 self.set_aside(name, "was not finished: its writer died, or the disk was full")
-        return sorted(name for name in found if name.endswith(SUFFIX) and not name.startswith("."))
+        return sorted(filter(NAME.fullmatch, found))
 
     def read_batch(self, names: deque[str], skip: Callable[[str], bool]) -> list[Spooled]:
         """Take names from the front and read their files, until there is enough for one submit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from contextlib import contextmanager
@@ -42,8 +43,8 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
 def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Scheduler:
     """The scheduler of the queue at `url`, or of an application; default: what the settings say.
 
-    The application of the settings is loaded only by those who run its handlers: to look at a queue, the code
-    of whatever folder one stands in must not be run.
+    The application that a settings file names is loaded only by those who run its handlers: to look at a
+    queue, the code of whatever folder one stands in must not be run.
     """
     from reverie.errors import InvalidSettingError, redacted
     from reverie.scheduler import Scheduler
@@ -54,8 +55,8 @@ def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Sch
         raise InvalidSettingError(
             "--url", redacted(url), "the scheduler of --app has a queue of its own; leave one out"
         )
-    if runs and app is None:
-        app = settings.app
+    if app is None:
+        app = settings.app if runs else os.environ.get("REVERIE_APP")
     if app is None or url is not None:
         return Scheduler(url, settings=settings)
     scheduler = load_app(app)

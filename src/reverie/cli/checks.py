@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import apsw
 import msgspec
 
+from reverie.capture.spool import NAME
 from reverie.cli.daemon import Daemon, whole_url
 from reverie.errors import (
     BackendUnavailableError,
@@ -338,8 +339,8 @@ def spool(patient: Patient) -> list[Finding]:
     folder = patient.settings.spool_dir
     if not folder.is_dir():
         return []
-    waiting = _count(folder)
-    damaged = _count(folder / "damaged")
+    waiting = _count(folder, NAME.fullmatch)
+    damaged = _count(folder / "damaged", lambda name: not name.endswith(".reason"))
     findings = []
     if waiting:
         wait = "1 captured message waits" if waiting == 1 else f"{waiting} captured messages wait"
@@ -358,10 +359,9 @@ def spool(patient: Patient) -> list[Finding]:
     return findings or [_ok("spool", f"nothing waits in {folder}")]
 
 
-def _count(folder: Path) -> int:
+def _count(folder: Path, wanted: Callable[[str], object]) -> int:
     with suppress(OSError):
-        files = (path for path in folder.iterdir() if path.suffix != ".reason" and path.is_file())
-        return sum(1 for path in files if not path.name.startswith("."))
+        return sum(1 for path in folder.iterdir() if wanted(path.name) and path.is_file())
     return 0
 
 

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from annotated_types import Le
 from pydantic import BaseModel, ConfigDict
 
 __all__ = ["Section"]
 
+NUMBERS = (int, float, int | None, float | None)
+TEN_YEARS_S = 10 * 365 * 24 * 3600
+LARGEST = {"_s": TEN_YEARS_S, "_ms": TEN_YEARS_S * 1000}
+"""By how a name ends: moments that far ahead can still be written down, everywhere."""
+LARGEST_NUMBER = 2**53
+"""All other numbers: up to here, whole numbers are exact in Lua and JSON too."""
+
 
 class Section(BaseModel):
-    """A group of settings: unknown names are refused, and numbers that are none."""
+    """A group of settings: unknown names are refused, and numbers that are none or too large."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Give every number that has no upper bound the one of its kind."""
+        for name, info in cls.model_fields.items():
+            bounded = any(
+                getattr(rule, "le", getattr(rule, "lt", None)) is not None for rule in info.metadata
+            )
+            if info.annotation in NUMBERS and not bounded:
+                largest = (most for ending, most in LARGEST.items() if name.endswith(ending))
+                info.metadata.append(Le(next(largest, LARGEST_NUMBER)))
+        cls.model_rebuild(force=True)

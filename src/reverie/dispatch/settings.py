@@ -58,7 +58,7 @@ class WorkerSettings(Section):
         description="bytes of the log of `reverie worker start` before it is set aside and begun anew",
     )
     log_files: int = Field(
-        5, ge=0, description="files that were set aside so and are kept; the oldest are deleted"
+        5, ge=0, le=1000, description="files that were set aside so and are kept; the oldest are deleted"
     )
     max_abandoned: int = Field(
         16, ge=0, description="threads of sync handlers that may hang before no more are risked"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ MOST_LISTED = 100
 """Labels that are looked at one by one; anyone can make up a label."""
 PACE_MS = 60_000
 """The throughput is that of about the last minute."""
+STEP_MS = 1000
+"""Of looks that are nearer to each other only the first is remembered."""
 
 
 class LabelHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,14 +64,18 @@ class Pace:
     """How many were completed at which moment, over about a minute."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[int, int]] = []
+        self._seen: deque[tuple[int, int]] = deque()
+        self._last = (0, 0)
 
     def observe(self, now: int, completed_ever: int) -> float | None:
         """Completions per second since the oldest look of the last minute."""
-        if self._seen and (now < self._seen[-1][0] or completed_ever < self._seen[-1][1]):
+        if now < self._last[0] or completed_ever < self._last[1]:
             self._seen.clear()  # the clock or the queue was set back
-        self._seen = [(at, count) for at, count in self._seen if now - at <= PACE_MS]
-        self._seen.append((now, completed_ever))
+        self._last = (now, completed_ever)
+        while self._seen and now - self._seen[0][0] > PACE_MS:
+            self._seen.popleft()
+        if not self._seen or now - self._seen[-1][0] >= STEP_MS:
+            self._seen.append(self._last)
         at, count = self._seen[0]
         return (completed_ever - count) / ((now - at) / 1000) if now > at else None
 

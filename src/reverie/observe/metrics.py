@@ -117,28 +117,37 @@ class Metrics:
         yield build
 
 
+class _Histogram:
+    """Counts by bucket, and the sum, of one label."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+        self.total_s = 0.0
+
+
 class _Durations:
-    """A histogram by label."""
+    """A histogram by label. One thread observes, others read: a label is there as a whole, or not yet."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._name = name
         self._meaning = meaning
-        self._counts: dict[str, list[int]] = {}
-        self._sums: dict[str, float] = {}
+        self._by_label: dict[str, _Histogram] = {}
 
     def observe(self, label: str, milliseconds: float) -> None:
-        counts = self._counts.get(label)
-        if counts is None:
-            counts = self._counts[label] = [0] * (len(BOUNDS_MS) + 1)
-        counts[bisect_left(BOUNDS_MS, milliseconds)] += 1
-        self._sums[label] = self._sums.get(label, 0.0) + milliseconds / 1000
+        histogram = self._by_label.get(label)
+        if histogram is None:
+            histogram = self._by_label[label] = _Histogram()
+        histogram.counts[bisect_left(BOUNDS_MS, milliseconds)] += 1
+        histogram.total_s += milliseconds / 1000
 
     def family(self) -> Metric:
         family = HistogramMetricFamily(self._name, self._meaning, labels=["label"])
         bounds = [*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
-        for label, counts in list(self._counts.items()):
-            buckets = list(zip(bounds, accumulate(counts), strict=True))
-            family.add_metric([label], buckets, self._sums[label])
+        for label, histogram in list(self._by_label.items()):
+            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+            family.add_metric([label], buckets, histogram.total_s)
         return family
 
 

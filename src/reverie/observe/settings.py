@@ -16,7 +16,9 @@ class EventSettings(Section):
         default=False, description="write each event as a line of JSON to the log `reverie.events`"
     )
     sample_s: float = Field(10.0, gt=0, description="seconds between two samples of how much waits, by label")
-    samples_kept: int = Field(360, ge=2, description="samples that are remembered; the oldest are forgotten")
+    samples_kept: int = Field(
+        360, ge=2, le=1_000_000, description="samples that are remembered; the oldest are forgotten"
+    )
     metric_labels: int = Field(
         100, ge=1, description="labels that metrics tell apart; all others are counted together as `other`"
     )
@@ -45,5 +47,5 @@ class AlertSettings(Section):
         None,
         description="key that alerts are signed with (HMAC-SHA256), so that their receiver can trust them",
     )
-    webhook_attempts: int = Field(5, ge=1, description="tries of one delivery before it is given up")
-    webhook_timeout_s: float = Field(10.0, gt=0, description="seconds that one try may take")
+    webhook_attempts: int = Field(5, ge=1, le=100, description="tries of one delivery before it is given up")
+    webhook_timeout_s: float = Field(10.0, gt=0, le=3600, description="seconds that one try may take")

@@ -39,6 +39,8 @@ log = get_logger(__name__)
 
 MOST_WAITING = 100
 """Deliveries that wait at most; a later one is dropped, and the log says so."""
+MAX_PAUSE_S = 60.0
+"""The longest pause between two tries."""
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -52,7 +54,7 @@ class Webhook:
     """Delivers on a thread of its own, one after the other."""
 
     def __init__(self, settings: AlertSettings, first_pause_s: float = 1.0) -> None:
-        """`first_pause_s` is the pause after the first try that failed; it doubles."""
+        """`first_pause_s` is the pause after the first try that failed; it doubles, up to a minute."""
         assert settings.webhook_url is not None
         self._url = _checked(settings.webhook_url)
         self._secret = settings.webhook_secret
@@ -73,8 +75,9 @@ class Webhook:
                 return
             self._waiting.append(body)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._deliver_all, name="reverie-webhook", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._deliver_all, name="reverie-webhook", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def close(self) -> None:
         """Give up what is not delivered yet. Idempotent."""
@@ -88,7 +91,10 @@ class Webhook:
                     self._thread = None
                     return
                 body = self._waiting.popleft()
-            self._deliver(body)
+            try:
+                self._deliver(body)
+            except Exception:  # whatever it is, the next one is not to blame
+                log.exception("webhook.given_up", host=self._url.hostname)
 
     def _deliver(self, body: bytes) -> None:
         delivery_id = f"msg_{secrets.token_hex(12)}"
@@ -100,7 +106,7 @@ class Webhook:
             log.warning("webhook.failed", host=self._url.hostname, attempt=attempt, error=problem)
             if attempt == self._attempts or self._closed.wait(pause * random.uniform(0.5, 1)):  # noqa: S311
                 break
-            pause *= 2
+            pause = min(2 * pause, MAX_PAUSE_S)
         log.error("webhook.given_up", host=self._url.hostname, attempts=self._attempts)
 
     def _try(self, delivery_id: str, body: bytes) -> str | None:
