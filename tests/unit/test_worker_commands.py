@@ -203,7 +203,7 @@ def test_a_restart_keeps_its_options_but_for_new_ones(place: Place) -> None:
             timeout=60,
             check=False,
         )
-        assert again.returncode == 0, again.stderr
+        assert (again.returncode, again.stderr) == (0, "with the options of last time: --app app:scheduler\n")
         assert is_gone(before)
         assert daemon.running().options == {"--app": "app:scheduler", "--processes": "2"}
         with place.scheduler() as scheduler:
@@ -269,7 +269,10 @@ def test_options_that_one_that_runs_does_not_have(place: Place) -> None:
         assert place.command("worker", "start", "--app", "app:scheduler").returncode == 0
         shown = place.command("worker", "start", "--app", "other:scheduler")
         assert shown.returncode == 1
+        assert "yours are ignored" in shown.stderr
         assert "reverie worker restart --app other:scheduler" in shown.stderr
+        shown = place.command("worker", "start", REVERIE_APP="other:scheduler")
+        assert (shown.returncode, "reverie worker restart\n" in shown.stderr) == (1, True)
         assert daemon.running().pid == pid
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from reverie.cli.daemon import Daemon, DaemonState, whole_url
 from reverie.cli.daemon_log import keep_small
+from reverie.cli.launch import here
 from reverie.cli.processes import start_of
 from reverie.errors import DaemonError
 from reverie.observe.events import EventName
@@ -20,8 +21,6 @@ from reverie.observe.rules import SERVICE_FAILING
 from reverie.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from reverie.dispatch.settings import WorkerSettings
     from reverie.observe.events import Event
     from reverie.scheduler import Scheduler
@@ -32,7 +31,7 @@ __all__ = ["Background", "tell_ready"]
 class Background:
     """Says which process it is, when it takes work and that it has ended; keeps its log small."""
 
-    def __init__(self, given: str, options: Mapping[str, str]) -> None:
+    def __init__(self, given: str, options: dict[str, str]) -> None:
         """`given` is what `worker start` hands over: the lock, a pipe to tell it, and the data folder."""
         lock, ready, folder = given.split(",", 2)
         self._lock, self._ready = int(lock), int(ready)
@@ -40,14 +39,15 @@ class Background:
         self._daemon = Daemon(Path(folder))
         self._lock_of_state = threading.Lock()
         self._ended = False
-        pid = os.getpid()
+        launch, pid = here(options), os.getpid()
         self._state = DaemonState(
             pid=pid,
             process_start=start_of(pid) or "",
             version=__version__,
             started_at=_now(),
-            folder=str(Path.cwd()),
-            options=dict(options),
+            folder=launch.folder,
+            options=launch.options,
+            environment=launch.environment,
         )
 
     def __enter__(self) -> Self:

@@ -35,6 +35,8 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was started: its app is looked for there."""
     options: dict[str, str]
     """Of its command line."""
+    environment: dict[str, str] = {}
+    """See `reverie.cli.launch.Launch`."""
     queue: str = ""
     """Where it takes work from, see `whole_url`; nothing as long as that is not known."""
     alerts: list[Alert] = []

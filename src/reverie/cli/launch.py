@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from reverie.errors import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 __all__ = ["Launch", "here", "like_last", "names_anew"]
 
@@ -30,10 +34,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """The options as a command line has them."""
         return [text for option in self.options.items() for text in option]
 
-    def words(self) -> str:
-        """The options for people, with the variables that are not set here and now."""
+    def words(self, given: Container[str] = ()) -> str:
+        """The options for people but for those that were given, and the variables that are not set now."""
         variables = [f"{name}={value}" for name, value in self.environment.items() if name not in os.environ]
-        return shlex.join(redacted(text) for text in [*variables, *self.arguments])
+        options = [text for option in self.options.items() if option[0] not in given for text in option]
+        return shlex.join(redacted(text) for text in [*variables, *options])
 
 
 def here(options: dict[str, str]) -> Launch:

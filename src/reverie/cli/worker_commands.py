@@ -101,9 +101,8 @@ def start(
         daemon = _daemon(load_settings())
         given, last = _options(url, app, processes), daemon.last_launch()
         if last is None or fresh or given or names_anew(last) or not (last.options or last.environment):
-            _start(daemon, here(given), json=json)
-        else:
-            _start(daemon, last, as_before=True, json=json)
+            last = here(given)
+        _start(daemon, last, given, json=json)
 
 
 @worker_cli.command()
@@ -146,7 +145,7 @@ def restart(
             goes_on = "" if state is None else f"; the one that runs (process {state.pid}) goes on as it was"
             raise DaemonError(f"{error}{goes_on}") from error
         _stop(settings, daemon, now=now)
-        _start(daemon, launch, as_before=last is not None, json=json)
+        _start(daemon, launch, given, json=json)
 
 
 @worker_cli.command()
@@ -338,24 +337,25 @@ def _warn_of_daemon() -> None:
         )
 
 
-def _start(daemon: Daemon, launch: Launch, *, as_before: bool = False, json: bool) -> None:
-    """Start the worker and say so; `as_before`: with options that were not given this time."""
+def _start(daemon: Daemon, launch: Launch, given: dict[str, str], *, json: bool) -> None:
+    """Start the worker and say so, and which of its options were not given this time."""
     from reverie.cli.daemon_control import start as start_daemon
 
     state, ran_before = start_daemon(daemon, launch)
-    if as_before and not ran_before and (words := launch.words()):
+    if not ran_before and (words := launch.words(given)):
         note(f"with the options of last time: {words}")
     _answer(daemon, state, "already_running" if ran_before else "started", json=json)
-    if ran_before and not as_before and (ignored := _ignored(launch, state)):
-        show_error(f"it runs with other options; to apply yours: reverie worker restart {ignored}")
+    if ran_before and not _has(state, launch):
+        yours = " ".join(["reverie worker restart", *filter(None, [launch.words()])])
+        show_error(f"it runs with other options, yours are ignored; to apply them: {yours}")
         raise typer.Exit(1)
 
 
-def _ignored(launch: Launch, state: DaemonState) -> str:
-    """The options that the worker that runs does not have, for a shell; nothing if it has them all."""
+def _has(state: DaemonState, launch: Launch) -> bool:
+    """Whether the worker that runs was started like this, as far as this says anything."""
     other_app = "--app" in launch.options and launch.folder != state.folder
-    same = all(state.options.get(name) == value for name, value in launch.options.items())
-    return "" if same and not other_app else launch.words()
+    options, variables = launch.options.items(), launch.environment.items()
+    return options <= state.options.items() and variables <= state.environment.items() and not other_app
 
 
 def _stop(settings: Settings, daemon: Daemon, *, now: bool) -> DaemonState | None:
