@@ -214,8 +214,6 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     effects: tuple[Effect, ...] = ()
     """Applied in the same step by a queue whose `applies_effects` is true; others must be given none."""
     follow_ups: tuple[Message, ...] = ()
-    exec_ms: float | None = None
-    """How long its handler took, if it ran; for events, not for the queue."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
