@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +15,7 @@ from reverie.backends.control import Selection
 from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
 from reverie.backends.redis import RedisBackend
 from reverie.backends.redis.keys import Keys
+from reverie.clock import from_epoch_ms
 from reverie.message import Message
 from servers import RedisClock, delete_keys
 
@@ -86,3 +88,8 @@ async def open_bench(url: str, limits: QueueLimits | None = None) -> AsyncIterat
 
 def message(item_id: str, user_id: str = "ann", **fields) -> Message:
     return Message(**{"item_id": item_id, "user_id": user_id, "label": "work", "content": item_id, **fields})
+
+
+def within(seconds: float) -> datetime:
+    """So many seconds after the clock's first moment."""
+    return from_epoch_ms(NOW) + timedelta(seconds=seconds)

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reverie import AsyncScheduler
+from reverie.capture.spool import Spool
+from reverie.settings import load_settings
 from schedulers import new_scheduler
+from spooling import ingester_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from reverie import Scheduler
+    from reverie.capture.ingester import SpoolIngester
     from reverie.testing import ManualClock
 
 
@@ -23,3 +28,31 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
     opened = new_scheduler(url, clock)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a spool."""
+    return tmp_path / "data" / "spool"
+
+
+@pytest.fixture
+def spool(folder: Path) -> Spool:
+    """The spool of that folder."""
+    return Spool(folder)
+
+
+@pytest.fixture
+async def idle_scheduler(tmp_path: Path) -> AsyncIterator[AsyncScheduler]:
+    """The scheduler of that spool, which looks into it only when it is told."""
+    settings = load_settings(data_dir=tmp_path / "data", queue={"url": None}, spool={"look_s": 3600})
+    scheduler = AsyncScheduler(settings=settings)
+    await scheduler.open()
+    yield scheduler
+    await scheduler.stop()
+
+
+@pytest.fixture
+def ingester(idle_scheduler: AsyncScheduler, folder: Path) -> SpoolIngester:
+    """What takes files of that spool to the queue of that scheduler."""
+    return ingester_of(idle_scheduler, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,29 +25,8 @@ from spooling import NOTE, damaged, ingester_of, waiting
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "spool"
-
-
-@pytest.fixture
-def spool(folder: Path) -> Spool:
-    return Spool(folder)
-
-
-@pytest.fixture
-async def scheduler(tmp_path: Path) -> AsyncIterator[AsyncScheduler]:
-    """One that looks only when it is told."""
-    scheduler = AsyncScheduler(
-        settings=load_settings(data_dir=tmp_path / "data", queue={"url": None}, spool={"look_s": 3600})
-    )
-    await scheduler.open()
-    yield scheduler
-    await scheduler.stop()
-
-
-@pytest.fixture
-def ingester(scheduler: AsyncScheduler, folder: Path) -> SpoolIngester:
-    return ingester_of(scheduler, folder)
+def scheduler(idle_scheduler: AsyncScheduler) -> AsyncScheduler:
+    return idle_scheduler
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,29 +26,8 @@ from spooling import NOTE, all_names, damaged, file_name, ingester_of, put, wait
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "spool"
-
-
-@pytest.fixture
-def spool(folder: Path) -> Spool:
-    return Spool(folder)
-
-
-@pytest.fixture
-async def scheduler(tmp_path: Path) -> AsyncIterator[AsyncScheduler]:
-    """One that looks only when it is told."""
-    scheduler = AsyncScheduler(
-        settings=load_settings(data_dir=tmp_path / "data", queue={"url": None}, spool={"look_s": 3600})
-    )
-    await scheduler.open()
-    yield scheduler
-    await scheduler.stop()
-
-
-@pytest.fixture
-def ingester(scheduler: AsyncScheduler, folder: Path) -> SpoolIngester:
-    return ingester_of(scheduler, folder)
+def scheduler(idle_scheduler: AsyncScheduler) -> AsyncScheduler:
+    return idle_scheduler
 
 
 async def test_takes_in_what_waits_in_order(

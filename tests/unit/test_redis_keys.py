@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from redis_bench import NOW, Bench, message, open_bench
+from redis_bench import NOW, Bench, message, open_bench, within
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems, ResumeLabel
 from reverie.backends.moves import ClaimRequest, LevelRoom, Move, Presence, QueueLimits, ScopeLimits, Want
 from reverie.backends.redis import keys
 from reverie.backends.redis.library import LIBRARY, MOVES, library_name, library_source
 from reverie.backends.views import StatusQuery
-from reverie.clock import from_epoch_ms
 from servers import valkey
 
 if TYPE_CHECKING:
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
 async def bench(redis_url: str) -> AsyncIterator[Bench]:
     async with open_bench(redis_url) as opened:
         yield opened
-
-
-def within(seconds: float):
-    return from_epoch_ms(NOW) + timedelta(seconds=seconds)
 
 
 # -- nothing is left ---------------------------------------------------------------------------------

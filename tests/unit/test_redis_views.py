@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from redis_bench import NOW, Bench, message, open_bench
+from redis_bench import NOW, Bench, message, open_bench, within
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move
 from reverie.backends.views import LabelState, LaneState, QueueHealth
-from reverie.clock import from_epoch_ms
 from reverie.message import Key, Lane
 from servers import valkey
 
@@ -23,10 +21,6 @@ if TYPE_CHECKING:
 async def bench(redis_url: str) -> AsyncIterator[Bench]:
     async with open_bench(redis_url) as opened:
         yield opened
-
-
-def within(seconds: float):
-    return from_epoch_ms(NOW) + timedelta(seconds=seconds)
 
 
 # -- lanes -------------------------------------------------------------------------------------------

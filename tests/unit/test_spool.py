@@ -29,16 +29,6 @@ from spooling import NOTE, put, waiting
 FILLED_BY_THE_ENGINE = {"level", "attempts", "losses", "requeues", "redis_message_id", "stream_key"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "spool"
-
-
-@pytest.fixture
-def spool(folder: Path) -> Spool:
-    return Spool(folder)
-
-
 def test_imports_the_standard_library_only() -> None:
     program = """
 import sys

@@ -112,12 +112,7 @@ class Recorder:
         return Event(
             name,
             at,
-            message.label,
-            message.user_id,
-            message.item_id,
-            message.mem_cube_id,
-            message.task_id,
-            message.trace_id,
+            *_subject(message),
             worker,
             message.attempts + 1,
             status,
@@ -130,15 +125,16 @@ class Recorder:
 
 def _told(name: EventName, at: int, message: Message, status: Status, error: str | None = None) -> Event:
     """What happens to a message that nobody holds."""
-    return Event(
-        name,
-        at,
+    return Event(name, at, *_subject(message), status=status, error=error)
+
+
+def _subject(message: Message) -> tuple[str, str, str, str, str | None, str | None]:
+    """Which message it is about, in the order of the fields of an event."""
+    return (
         message.label,
         message.user_id,
         message.item_id,
         message.mem_cube_id,
         message.task_id,
         message.trace_id,
-        status=status,
-        error=error,
     )

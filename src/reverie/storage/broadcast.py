@@ -11,12 +11,11 @@ import contextlib
 import os
 import secrets
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING
 
 from reverie.logs import get_logger
-from reverie.storage.peers import LISTENER, LONGEST_PATH, peers_folder
+from reverie.storage.peers import LISTENER, LONGEST_PATH, Mouth, peers_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -37,9 +36,8 @@ class FileBroadcast:
     def __init__(self, path: str) -> None:
         """Name the file; nothing is opened until there is something to say or to hear."""
         self._folder = peers_folder(path)
-        self._lock = threading.Lock()
         self._mine: set[str] = set()
-        self._mouth: socket.socket | None = None
+        self._mouth = Mouth()
         self._heard = False
         self._looked_at = float("-inf")
 
@@ -57,18 +55,7 @@ class FileBroadcast:
         listeners = self._listeners()
         if not listeners or len(news) > LARGEST_NEWS:
             return
-        with self._lock:
-            if self._mouth is None:
-                self._mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._mouth.settimeout(0)
-            for address in listeners:
-                try:
-                    self._mouth.sendto(news, str(address))
-                except ConnectionRefusedError:  # it died without taking its socket along
-                    with contextlib.suppress(OSError):
-                        address.unlink()
-                except OSError:
-                    continue  # it is gone, or has more waiting than it can take
+        self._mouth.say(listeners, news)
 
     async def listen(self) -> AsyncGenerator[bytes]:
         """See `Broadcast.listen`."""
@@ -83,10 +70,7 @@ class FileBroadcast:
 
     def close(self) -> None:
         """Let go of what it speaks through. Idempotent; whoever speaks later opens it again."""
-        with self._lock:
-            mouth, self._mouth = self._mouth, None
-        if mouth is not None:
-            mouth.close()
+        self._mouth.close()
 
     def _listeners(self) -> list[Path]:
         try:

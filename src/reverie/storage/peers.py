@@ -20,9 +20,9 @@ import msgspec
 from reverie.logs import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["LISTENER", "LONGEST_PATH", "News", "Peers", "peers_folder"]
+__all__ = ["LISTENER", "LONGEST_PATH", "Mouth", "News", "Peers", "peers_folder"]
 
 log = get_logger(__name__)
 
@@ -45,6 +45,37 @@ def peers_folder(path: str) -> Path | None:
     return None if path == ":memory:" else Path(f"{path}-peers")
 
 
+class Mouth:
+    """Sends to the sockets of others. Never blocks, never fails; what one of them cannot take is lost."""
+
+    def __init__(self) -> None:
+        """Nothing is opened until there is something to say."""
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def say(self, addresses: Iterable[Path], news: bytes) -> None:
+        """Send the same to all of these."""
+        with self._lock:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.settimeout(0)
+            for address in addresses:
+                try:
+                    self._socket.sendto(news, str(address))
+                except ConnectionRefusedError:  # it died without taking its socket along
+                    with contextlib.suppress(OSError):
+                        address.unlink()
+                except OSError:
+                    continue  # it is gone, or has more waiting than it can take
+
+    def close(self) -> None:
+        """Let go of the socket. Idempotent; who speaks later opens another."""
+        with self._lock:
+            mouth, self._socket = self._socket, None
+        if mouth is not None:
+            mouth.close()
+
+
 class Peers:
     """The processes that share one file."""
 
@@ -54,7 +85,7 @@ class Peers:
         self._lock = threading.Lock()
         self._mine: Path | None = None
         self._ear: socket.socket | None = None
-        self._mouth: socket.socket | None = None
+        self._mouth = Mouth()
 
     def listen(self, hear: Callable[[News], None]) -> None:
         """Call `hear`, on a thread of its own, with what the others send. Idempotent."""
@@ -95,36 +126,20 @@ class Peers:
         news = msgspec.json.encode(News(tuple(labels), due))
         if len(news) > LARGEST_NEWS:
             return
-        with self._lock:
-            if self._mouth is None:
-                self._mouth = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._mouth.settimeout(0)
-            for address in others:
-                self._send(address, news)
+        self._mouth.say(others, news)
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
         with self._lock:
-            ear, mine, mouth = self._ear, self._mine, self._mouth
-            self._ear = self._mine = self._mouth = None
+            ear, mine = self._ear, self._mine
+            self._ear = self._mine = None
         if ear is not None and mine is not None:
             with contextlib.suppress(OSError):
                 mine.unlink()
             with contextlib.suppress(OSError):
                 ear.shutdown(socket.SHUT_RDWR)  # wakes the thread that listens
             ear.close()
-        if mouth is not None:
-            mouth.close()
-
-    def _send(self, address: Path, news: bytes) -> None:
-        assert self._mouth is not None
-        try:
-            self._mouth.sendto(news, str(address))
-        except ConnectionRefusedError:  # it died without taking its socket along
-            with contextlib.suppress(OSError):
-                address.unlink()
-        except OSError:
-            return  # it is gone, or has more news waiting than it can take: it will look by itself
+        self._mouth.close()
 
 
 def _listen(ear: socket.socket, hear: Callable[[News], None]) -> None:
