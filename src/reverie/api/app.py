@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from reverie.api.body_limit import BodyLimit
 from reverie.api.envelope import handle_errors
+from reverie.api.guard import Guard
 from reverie.api.operation import operation_routes
 from reverie.api.product import product_routes
 from reverie.api.scheduler import scheduler_routes
@@ -51,7 +52,9 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
 
     app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False)
     app.state.stopping = asyncio.Event()
-    app.add_middleware(BodyLimit, max_bytes=scheduler.runtime.settings.server.max_body_bytes)
+    server = scheduler.runtime.settings.server
+    app.add_middleware(BodyLimit, max_bytes=server.max_body_bytes)
+    app.add_middleware(Guard, allowed_hosts=[server.host, *server.allowed_hosts])
     app.add_middleware(Tracing)
     app.include_router(product_routes(scheduler))
     app.include_router(scheduler_routes(scheduler))
