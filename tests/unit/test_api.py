@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -92,9 +93,11 @@ async def test_half_a_surrogate_pair_is_refused(client, path, body, field) -> No
 
 
 async def test_what_is_no_json_is_refused(client) -> None:
-    code, message, _ = await ask(client, "POST", "/product/add", content=b"{", headers=JSON)
-    assert code == 422
-    assert "JSON" in message
+    for content, place in ((b"{", "line 1 column 2"), (b'{"a":\n  x}', "line 2 column 3")):
+        code, message, _ = await ask(client, "POST", "/product/add", content=content, headers=JSON)
+        assert code == 422
+        assert message.startswith("the body is no JSON: Expecting ")
+        assert message.endswith(f" at {place}")
 
 
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client) -> None:
@@ -282,6 +285,42 @@ async def test_a_host_that_the_settings_allow() -> None:
         foreign = await client.get("/health", headers={"host": "other.example"})
     await scheduler.stop()
     assert (allowed.status_code, foreign.status_code) == (200, 421)
+
+
+async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(scheduler) -> None:
+    app = create_app(scheduler, run_worker=False)
+    asked, sent = asyncio.Event(), []
+    pieces = [{"type": "http.request", "body": b'{"user_id"', "more_body": True}]
+
+    async def receive():
+        if pieces:
+            return pieces.pop()
+        asked.set()
+        return await asyncio.Future()
+
+    async def send(message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"99"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/product/add",
+        "query_string": b"",
+        "headers": headers,
+    }
+    request = asyncio.ensure_future(app(scope, receive, send))
+    await asked.wait()
+    app.state.stopping.set()
+    request.cancel()
+    await request
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"]) == {
+        "code": 503,
+        "message": "the server stops: ask again when it is back",
+        "data": None,
+    }
 
 
 def test_the_api_needs_no_redis() -> None:
