@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
 
@@ -12,6 +14,8 @@ from reverie import AsyncScheduler
 from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
+
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture
@@ -25,7 +29,7 @@ async def scheduler(clock):
 @pytest.fixture
 async def client(scheduler: AsyncScheduler):
     transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         yield client
 
 
@@ -62,12 +66,38 @@ async def test_bad_requests_are_refused_in_words(client, body, code, words) -> N
     assert words in message
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("search", {"user_id": "\ud800"}, "user_id"),
+        ("search", {"query": "\ud800"}, "query"),
+        ("search", {"mem_cube_id": "\ud800"}, "mem_cube_id"),
+        ("search", {"readable_cube_ids": ["a", "\ud800"]}, "readable_cube_ids.1"),
+        ("add", {"user_id": "\ud800"}, "user_id"),
+        ("add", {"messages": [{"content": "a", "role": "\ud800"}]}, "messages"),
+        ("add", {"info": {"\ud800": 1}}, "info"),
+        ("scheduler/submit", {"messages": [{"user_id": "ann", "label": "\ud800"}]}, "label"),
+        (
+            "scheduler/submit",
+            {"messages": [{"user_id": "ann", "label": "a", "depends_on": ["\ud800"]}]},
+            "depends_on.0",
+        ),
+    ],
+)
+async def test_half_a_surrogate_pair_is_refused(client, path, body, field) -> None:
+    content = json.dumps({"user_id": "ann", "query": "x", "memory_content": "x"} | body)
+    code, message, _ = await ask(client, "POST", f"/product/{path}", content=content, headers=JSON)
+    assert code in {400, 422}
+    assert field in message
+    assert "is not valid Unicode text" in message
+
+
 async def test_what_is_no_json_is_refused(client) -> None:
-    code, message, _ = await ask(
-        client, "POST", "/product/add", content=b"{", headers={"content-type": "application/json"}
-    )
-    assert code == 422
-    assert "JSON" in message
+    for content, place in ((b"{", "line 1 column 2"), (b'{"a":\n  x}', "line 2 column 3")):
+        code, message, _ = await ask(client, "POST", "/product/add", content=content, headers=JSON)
+        assert code == 422
+        assert message.startswith("the body is no JSON: Expecting ")
+        assert message.endswith(f" at {place}")
 
 
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client) -> None:
@@ -76,7 +106,7 @@ async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(cli
             yield b"x" * 1024 * 1024
 
     for content in (b"x" * (17 * 1024 * 1024), unannounced()):
-        code, message, _ = await ask(client, "POST", "/product/add", content=content)
+        code, message, _ = await ask(client, "POST", "/product/add", content=content, headers=JSON)
         assert code == 413
         assert "16777216 bytes" in message
 
@@ -163,7 +193,7 @@ async def test_a_full_queue_says_when_to_try_again() -> None:
     settings = load_settings(queue={"url": "memory://", "max_depth": 1}, memory={"url": "memory://"})
     scheduler = AsyncScheduler(settings=settings)
     transport = httpx.ASGITransport(create_app(scheduler, run_worker=False))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         messages = [{"user_id": "ann", "label": "work"}]
         responses = [
             await client.post("/product/scheduler/submit", json={"messages": messages}) for _ in range(2)
@@ -190,6 +220,107 @@ async def test_a_submitted_message_may_wait_for_another(client) -> None:
     lost = [{"user_id": "ann", "label": "work", "depends_on": ["nobody"]}]
     code, message, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": lost})
     assert (code, "depends_on='nobody'" in message) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "words"),
+    [
+        ({"host": "evil.example"}, 421, "'evil.example' is no name of this server"),
+        ({"host": "127.0.0.1.evil.example:8000"}, 421, "server.allowed_hosts"),
+        ({"host": "10.0.0.1:8000"}, 421, "ask 127.0.0.1"),
+        ({"host": ""}, 421, "is no name"),
+        ({"origin": "https://evil.example"}, 403, "'https://evil.example' may not ask"),
+        ({"origin": "http://127.0.0.1.evil.example"}, 403, "server.allowed_hosts"),
+        ({"origin": "http://["}, 403, "may not ask"),
+        ({"origin": "null"}, 403, "may not ask"),
+        ({"sec-fetch-site": "cross-site"}, 403, "another site"),
+        ({"content-type": "text/plain"}, 415, "'Content-Type: application/json'"),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415, "send JSON"),
+        ({"content-type": "text/plain; x=application/json"}, 415, "send JSON"),
+        ({"content-type": ""}, 415, "send JSON"),
+    ],
+)
+async def test_a_web_page_can_neither_write_nor_read(client, headers, code, words) -> None:
+    body = b'{"user_id": "ann", "memory_content": "x"}'
+    got, message, _ = await ask(client, "POST", "/product/add", content=body, headers=JSON | headers)
+    assert got == code
+    assert words in message
+    if code != 415:
+        assert (await ask(client, "GET", "/health", headers=headers))[0] == code
+    _, _, data = await ask(client, "GET", "/product/scheduler/status", params={"user_id": "ann"})
+    assert data == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "localhost:8000", "origin": "http://localhost:3000", "sec-fetch-site": "same-site"},
+        {"host": "LOCALHOST."},
+        {"host": "[::1]:8000", "origin": "http://[::1]:8000", "sec-fetch-site": "same-origin"},
+        {"host": "127.1.2.3"},
+        {"content-type": "application/json; charset=utf-8"},
+        {"content-type": "application/problem+json"},
+    ],
+)
+async def test_who_asks_this_machine_is_let_in(client, headers) -> None:
+    body = b'{"user_id": "ann", "memory_content": "x"}'
+    assert (await ask(client, "POST", "/product/add", content=body, headers=JSON | headers))[0] == 200
+
+
+async def test_a_body_of_unknown_length_must_be_json_and_no_body_needs_no_type(client) -> None:
+    async def pieces():
+        yield b"{}"
+
+    assert (await ask(client, "POST", "/product/add", content=pieces()))[0] == 415
+    assert (await ask(client, "POST", "/product/scheduler/wait", params={"user_name": "ann"}))[0] == 200
+
+
+async def test_a_host_that_the_settings_allow() -> None:
+    server = {"allowed_hosts": ["Reverie.example"]}
+    settings = load_settings(queue={"url": "memory://"}, memory={"url": "memory://"}, server=server)
+    scheduler = AsyncScheduler(settings=settings)
+    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False))
+    async with httpx.AsyncClient(transport=transport, base_url="https://reverie.example") as client:
+        allowed = await client.get("/health", headers={"origin": "https://reverie.example:8443"})
+        foreign = await client.get("/health", headers={"host": "other.example"})
+    await scheduler.stop()
+    assert (allowed.status_code, foreign.status_code) == (200, 421)
+
+
+async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(scheduler) -> None:
+    app = create_app(scheduler, run_worker=False)
+    asked, sent = asyncio.Event(), []
+    pieces = [{"type": "http.request", "body": b'{"user_id"', "more_body": True}]
+
+    async def receive():
+        if pieces:
+            return pieces.pop()
+        asked.set()
+        return await asyncio.Future()
+
+    async def send(message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"99"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/product/add",
+        "query_string": b"",
+        "headers": headers,
+    }
+    request = asyncio.ensure_future(app(scope, receive, send))
+    await asked.wait()
+    app.state.stopping.set()
+    request.cancel()
+    await request
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 503
+    assert json.loads(sent[1]["body"]) == {
+        "code": 503,
+        "message": "the server stops: ask again when it is back",
+        "data": None,
+    }
 
 
 def test_the_api_needs_no_redis() -> None:

@@ -57,6 +57,9 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("worker", "--app", "json:loads"): "not a Scheduler",
         ("serve", "--host", "0.0.0.0"): "must be a loopback address",
         ("serve", "--host", "no such host"): "is no address",
+        ("serve", "--host", "a" * 300): "is no address: it has a part",
+        ("serve", "--port", "99999"): "server.port = 99999: must be a whole number, 0 to 65535",
+        ("serve", "--port=-1"): "server.port = -1: must be",
         ("add", "x", "--user", "ann", "--url", f"sqlite:///{place.folder}/not.db"): "file is not a database",
         ("serve", "--port", "0", "--url", f"sqlite:///{place.folder}/not.db"): "file is not a database",
     }.items():

@@ -139,7 +139,7 @@ async def test_golden(name: str, scheduler: AsyncScheduler, monkeypatch: pytest.
     await WORLDS[name](World(scheduler))
     method, path = golden["request"].split(" ")
     transport = httpx.ASGITransport(create_app(scheduler, run_worker=False))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         response = await client.request(method, path, json=golden.get("body"))
     if isinstance(golden["answer"], list):
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"

@@ -136,7 +136,7 @@ class Call:
             "query_string": query.encode(),
             "root_path": "",
             "scheme": "http",
-            "headers": [],
+            "headers": [(b"host", b"127.0.0.1")],
             "server": ("test", 80),
             "client": ("test", 1),
         }
@@ -228,7 +228,7 @@ async def test_a_backend_that_is_away(app, scheduler, monkeypatch) -> None:
     problem = b'event: error\ndata: {"code":503,"message":"redis://here did not answer","data":null}\n\n'
     assert body == problem
     await stream.task
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         for method, path in (("POST", "wait"), ("GET", "wait/stream"), ("GET", "task_queue_status")):
             query = {"user_name": "ann", "user_id": "ann"}
             response = await client.request(method, f"/product/scheduler/{path}", params=query)
@@ -240,8 +240,9 @@ async def test_a_body_that_nobody_asked_for_is_bounded_too(app) -> None:
         while True:
             yield b"x" * 2**20
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-        response = await client.post("/product/scheduler/wait?user_name=ann", content=endless())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        kind = {"content-type": "application/json"}
+        response = await client.post("/product/scheduler/wait?user_name=ann", content=endless(), headers=kind)
     assert response.status_code == response.json()["code"] == 413
 
 
@@ -262,7 +263,7 @@ async def test_a_body_that_nobody_asked_for_is_bounded_too(app) -> None:
 @pytest.mark.parametrize(("method", "path"), [("POST", "wait"), ("GET", "wait/stream")])
 async def test_ranges(app, method: str, path: str, query, words: str) -> None:
     query = {"user_name": "ann", **query} if query else {}
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         response = await client.request(method, f"/product/scheduler/{path}", params=query)
     assert response.status_code == response.json()["code"] == 422
     assert words in response.json()["message"]

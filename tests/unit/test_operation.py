@@ -27,7 +27,7 @@ async def client(request: pytest.FixtureRequest, scheduler: AsyncScheduler):
     app = create_app(scheduler, run_worker=hasattr(request, "param"))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client,
     ):
         yield client
 

@@ -28,7 +28,7 @@ async def client(scheduler: AsyncScheduler):
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
     ):
         yield client
 
@@ -113,6 +113,7 @@ async def test_every_answer_names_its_trace_errors_too(client, scheduler, monkey
         ("POST", "/product/add", too_much, 413),
         ("GET", "/product/scheduler/status?user_id=ann", {}, 500),
     ):
-        response = await client.request(method, path, headers=PARENT, **more)
+        headers = PARENT | {"content-type": "application/json"}
+        response = await client.request(method, path, headers=headers, **more)
         assert (response.status_code, response.headers["x-trace-id"]) == (code, TRACE), path
     assert current_trace_id.get() is None

@@ -15,6 +15,8 @@ from fastapi import FastAPI
 
 from reverie.api.body_limit import BodyLimit
 from reverie.api.envelope import handle_errors
+from reverie.api.guard import Guard
+from reverie.api.last_answer import LastAnswer
 from reverie.api.operation import operation_routes
 from reverie.api.product import product_routes
 from reverie.api.scheduler import scheduler_routes
@@ -31,6 +33,7 @@ __all__ = ["create_app", "serve"]
 
 OPEN_FILES = 65_536
 """A usual limit is 1024, which a thousand clients that wait would use up."""
+LAST_PORT = 65_535
 LAST_ANSWERS_S = 30
 """When the server stops, answers that have begun may take so long."""
 
@@ -51,7 +54,10 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
 
     app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False)
     app.state.stopping = asyncio.Event()
-    app.add_middleware(BodyLimit, max_bytes=scheduler.runtime.settings.server.max_body_bytes)
+    server = scheduler.runtime.settings.server
+    app.add_middleware(BodyLimit, max_bytes=server.max_body_bytes)
+    app.add_middleware(Guard, allowed_hosts=[server.host, *server.allowed_hosts])
+    app.add_middleware(LastAnswer, stopping=app.state.stopping)
     app.add_middleware(Tracing)
     app.include_router(product_routes(scheduler))
     app.include_router(scheduler_routes(scheduler))
@@ -111,10 +117,15 @@ async def _try_out(scheduler: AsyncScheduler) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= LAST_PORT:
+        raise InvalidSettingError("server.port", port, f"must be a whole number, 0 to {LAST_PORT}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
         raise InvalidSettingError("server.host", host, f"is no address: {error.strerror}") from error
+    except UnicodeError as error:
+        reason = "is no address: it has a part that is empty, longer than 63 letters, or no text"
+        raise InvalidSettingError("server.host", host, reason) from error
     if not ipaddress.ip_address(address[0]).is_loopback:
         raise InvalidSettingError(
             "server.host",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,12 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        errors = error.errors()
+        if errors[0]["type"] == "json_invalid":
+            return answer(None, _no_json(errors[0], str(error.body)), 422)
         problems = [
             {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-            for problem in error.errors()
+            for problem in errors
         ]
         first = problems[0]
         return answer(problems, f"{first['field']}: {first['problem']}", 422)
@@ -80,3 +84,8 @@ def handle_errors(app: FastAPI) -> None:
         refusal = answer(None, "something went wrong inside the server; its log says what", 500)
         refusal.headers[TRACE_HEADER] = trace_id
         return refusal
+
+
+def _no_json(problem: dict[str, Any], body: str) -> str:
+    place = json.JSONDecodeError(problem["ctx"]["error"], body, problem["loc"][-1])
+    return f"the body is no JSON: {place.msg} at line {place.lineno} column {place.colno}"

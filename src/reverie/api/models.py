@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from reverie.message import Message, new_item_id
 from reverie.turn import Turn
 
 __all__ = ["AddRequest", "SearchRequest", "SubmitRequest"]
+
+
+def _check_text(text: str) -> str:
+    """Refuse half a surrogate pair: JSON can say it, nothing can keep it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError("text", "is not valid Unicode text") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_text)]
+"""Text that nobody checks further on; messages are checked as a whole."""
 
 
 class TurnModel(BaseModel):
@@ -69,10 +83,10 @@ class AddRequest(BaseModel):
 class SearchRequest(BaseModel):
     """What to look for."""
 
-    query: str
-    user_id: str
-    mem_cube_id: str | None = None
-    readable_cube_ids: list[str] | None = None
+    query: Text
+    user_id: Text
+    mem_cube_id: Text | None = None
+    readable_cube_ids: list[Text] | None = None
     top_k: int = Field(10, ge=1, le=1000)
 
     @property
@@ -97,7 +111,7 @@ class MessageModel(BaseModel):
     timestamp: datetime | None = None
     due: datetime | None = None
     deadline: datetime | None = None
-    depends_on: tuple[str, ...] = ()
+    depends_on: tuple[Text, ...] = ()
     if_dependency_fails: Literal["fail", "run"] = "fail"
     unique_key: str | None = None
     unique_window_s: float = Field(0, ge=0)
