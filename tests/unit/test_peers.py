@@ -74,7 +74,7 @@ def test_rubbish_is_not_heard(pair, tmp_path) -> None:
     speaker, listener, heard = pair
     speaker.tell({"add"}, None)
     heard.get(timeout=10)
-    speaker._send(listener._mine, b"rubbish")
+    speaker._mouth.say([listener._mine], b"rubbish")
     speaker.tell({"next"}, None)
     assert heard.get(timeout=10) == News(("next",), None)
 
