@@ -32,7 +32,7 @@ class Listener:
     async def come(cls, server: Server) -> Listener:
         address = urlsplit(str(server.client.base_url))
         listener = cls(*await asyncio.open_connection(address.hostname, address.port))
-        request = f"GET {PATH} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+        request = f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         listener._writer.write(request.encode())
         return listener
 
