@@ -431,3 +431,12 @@ async def test_listening_can_be_ended(bench: Bench) -> None:
     await asyncio.wait([waiting])
     await heard.aclose()
     assert waiting.cancelled()
+
+
+async def test_a_clock_that_is_set_back_hides_no_run(bench: Bench) -> None:
+    await bench.submit(message("1"), message("2", "bob"))
+    bench.clock.advance(-3600)
+    for claim in await bench.claim():
+        await settle(bench, Settlement(claim=claim, move=Move.BURY, error="no"))
+    for user, item in (("ann", "1"), ("bob", "2")):
+        assert [run.outcome for run in await bench.views.history(Key(user, item))] == ["failed"]

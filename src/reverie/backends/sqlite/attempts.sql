@@ -4,7 +4,8 @@
 INSERT OR REPLACE INTO attempts
 SELECT m.user_id, m.id, next.number % :kept, next.number, iif(m.cancel_requested, 'cancelled', :outcome),
   coalesce(m.claimed_at_epoch, m.started_at_epoch), :now, m.worker,
-  iif(:outcome = 'lost' AND NOT m.cancel_requested AND m.losses + 1 >= :max_losses, 'killed_worker', :error)
+  iif(:outcome = 'lost' AND NOT m.cancel_requested AND m.losses + 1 >= :max_losses, 'killed_worker', :error),
+  m.created_at_epoch
 FROM pending_messages AS m CROSS JOIN (
   SELECT 1 + coalesce(max(number), 0) AS number FROM attempts WHERE user_id = :user_id AND id = :id
 ) AS next
@@ -13,8 +14,9 @@ WHERE m.rowid = :row AND m.user_id = :user_id AND m.id = :id AND m.claim_id = :c
 
 -- name: note_end
 -- The end of a message that waited.
-INSERT OR REPLACE INTO attempts (user_id, id, slot, number, outcome, ended_at_epoch, error)
-SELECT :user_id, :id, (1 + coalesce(max(number), 0)) % :kept, 1 + coalesce(max(number), 0), :outcome, :now, :error
+INSERT OR REPLACE INTO attempts (user_id, id, slot, number, outcome, ended_at_epoch, error, created_at_epoch)
+SELECT :user_id, :id, (1 + coalesce(max(number), 0)) % :kept, 1 + coalesce(max(number), 0), :outcome, :now, :error,
+  (SELECT created_at_epoch FROM pending_messages WHERE user_id = :user_id AND id = :id)
 FROM attempts WHERE user_id = :user_id AND id = :id
 
 -- name: forget_attempts
@@ -23,7 +25,7 @@ DELETE FROM attempts WHERE (user_id, id) IN (SELECT value ->> 0, value ->> 1 FRO
 -- name: history
 SELECT a.outcome, a.ended_at_epoch, a.started_at_epoch, a.worker, a.error FROM attempts AS a
   JOIN pending_messages AS m ON m.user_id = a.user_id AND m.id = a.id
-WHERE a.user_id = :user_id AND a.id = :id
+WHERE a.user_id = :user_id AND a.id = :id AND a.created_at_epoch = m.created_at_epoch
 ORDER BY a.number
 
 -- name: completion

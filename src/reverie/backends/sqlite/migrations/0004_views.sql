@@ -37,5 +37,7 @@ CREATE TABLE attempts (
   ended_at_epoch INTEGER NOT NULL,
   worker TEXT,
   error TEXT,
+  -- of its message: another one may have the same id later
+  created_at_epoch INTEGER,
   PRIMARY KEY (user_id, id, slot)
 ) WITHOUT ROWID;
