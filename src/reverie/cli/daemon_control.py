@@ -135,6 +135,9 @@ def stop(daemon: Daemon, *, grace_s: float, now: bool, say: Callable[[str], None
         _stop_now(state)
     else:
         _stop_cleanly(state, grace_s, say)
+    deadline = time.monotonic() + FORGOTTEN_S
+    while daemon.is_locked and time.monotonic() < deadline:
+        time.sleep(LOOK_EVERY_S)  # a process that it has started may hold the lock a moment longer
     if not daemon.is_locked:
         daemon.forget()
     return state
