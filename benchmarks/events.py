@@ -124,11 +124,11 @@ def _server(url: str) -> Iterator[Callable[[str], Any]]:
     environment = os.environ | {"REVERIE_QUEUE__URL": url, "REVERIE_SERVER__PORT": "0"}
     command = [sys.executable, "-m", "reverie", "serve"]
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as server:
         try:
-            assert server.stdout is not None
-            words = (word for line in server.stdout for word in line.split())
+            assert server.stderr is not None
+            words = (word for line in server.stderr for word in line.split())
             address = urlsplit(next(word for word in words if word.startswith("http://")))
             connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_S)
 
