@@ -192,6 +192,8 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 class Move(StrEnum):
     """Where a settled message goes."""
 
+    __hash__ = str.__hash__  # that of an Enum is Python code, and every message is looked up by its move
+
     COMPLETE = "complete"
     RETRY = "retry"
     RELEASE = "release"
@@ -219,7 +221,6 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to one settlement."""
 
-    key: Key
     state: Literal["applied", "stale", "rejected"]
     """stale: the claim is no longer this worker's. rejected: its effects could not be applied; nothing
     of this settlement took hold and the claim still stands."""

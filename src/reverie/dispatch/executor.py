@@ -39,9 +39,9 @@ class Batch:
     batch_id: int
     handler: Handler
     claims: Sequence[Claim]
-    seconds: dict[Key, float] | None = None
-    """How long the handler took for each message that it was called for; a batch's call counts for all. None:
-    nobody wants to know."""
+    seconds: dict[int, float] | None = None
+    """How long the handler took for each claim it was called for, by the claim's `id`; a batch's call counts
+    for all. None: nobody wants to know."""
 
     @property
     def label(self) -> str:
@@ -270,8 +270,7 @@ class _Call:
         stopped: set[Lane] = set()  # lanes in which a message must come again before those after it
         first = time.monotonic()
         for index in everything:
-            lane = self._messages[index].lane
-            if lane in stopped:
+            if stopped and self._messages[index].lane in stopped:
                 continue
             if self._is_cancelled(index):
                 self.outcomes[index] = Cancel()
@@ -286,7 +285,7 @@ class _Call:
             if self.given_up:
                 return
             if self._handler.ordered and isinstance(self.outcomes.get(index), (Retry, Snooze)):
-                stopped.add(lane)
+                stopped.add(self._messages[index].lane)
 
     def _is_late(self, index: int) -> bool:
         desk = self._context.desk
@@ -294,7 +293,7 @@ class _Call:
 
     def _is_cancelled(self, index: int) -> bool:
         desk = self._context.desk
-        return desk is not None and self._claims[index].key in desk.cancelled
+        return desk is not None and bool(desk.cancelled) and self._claims[index].key in desk.cancelled
 
     def _arguments(self, indexes: Sequence[int]) -> tuple[Any, ...]:
         messages = [self._messages[index] for index in indexes]
@@ -350,7 +349,7 @@ class _Call:
         self.outcomes.update(zip(indexes, outcomes, strict=True))
         if self._seconds is not None:
             took = time.monotonic() - self._began
-            self._seconds.update({self._claims[index].key: took for index in indexes})
+            self._seconds.update({id(self._claims[index]): took for index in indexes})
 
 
 def _next(plan: Generator[tuple[Any, ...], Any, None], answer: Any) -> tuple[Any, ...] | None:

@@ -30,6 +30,8 @@ __all__ = ["SettlementPolicy", "backoff_ms"]
 
 MOVES = {Cancel: Move.CANCEL, Bury: Move.BURY, Died: Move.LOSE}
 """Outcomes that end a run as they are."""
+COMES_AGAIN = frozenset({Move.RETRY, Move.RELEASE, Move.LOSE})
+"""Moves after which the rest of an ordered lane has to wait."""
 
 
 def backoff_ms(handler: Handler, attempts: int) -> int:
@@ -54,11 +56,11 @@ class SettlementPolicy:
         stopped: set[Lane] = set()
         settlements = []
         for claim, outcome in zip(batch.claims, outcomes, strict=True):
-            if outcome is None or claim.lane in stopped:
+            if outcome is None or (stopped and claim.lane in stopped):
                 settlement = Settlement(claim=claim, move=Move.RELEASE, attempt=False)
             else:
                 settlement = self._settlement(claim, outcome, handler)
-                if handler.ordered and settlement.move in {Move.RETRY, Move.RELEASE, Move.LOSE}:
+                if handler.ordered and settlement.move in COMES_AGAIN:
                     stopped.add(claim.lane)
             settlements.append(settlement)
         return settlements

@@ -120,7 +120,8 @@ class Settler(LoopService):
                 self._bury(settlement, f"{REFUSED_BY_QUEUE}: {answer.error}")
                 continue
             if answer.state == "stale":
-                log.warning("settlement.stale", user_id=answer.key.user_id, item_id=answer.key.item_id)
+                user_id, item_id = settlement.claim.key
+                log.warning("settlement.stale", user_id=user_id, item_id=item_id)
                 stale.append(settlement)
             else:
                 applied.append(settlement)

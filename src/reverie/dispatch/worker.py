@@ -74,11 +74,12 @@ class Worker:
         self._clock = clock
         self._announce = on_settled
         self._recorder = recorder
-        self._took: dict[tuple[Key, str], float] = {}
-        """How long handlers took for what is not settled yet; kept while someone listens."""
+        self._took: dict[int, float] = {}
+        """Seconds that handlers took, by the `id` of claims that are held; kept while someone listens."""
         self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._held: dict[tuple[Key, str], Claim] = {}
+        self._held: dict[int, Claim] = {}
+        """By `id`: a claim is one object from the queue's answer to its settlement."""
         self._cancelled: set[Key] = set()
         self._pauses = Pauses(clock)
         self._slots = Slots(registry, settings, self._pauses)
@@ -178,14 +179,14 @@ class Worker:
             self._recorder.dequeued(claims, self.name)
         by_label: dict[str, list[Claim]] = {}
         for claim in claims:
-            self._held[claim.key, claim.claim_id] = claim
+            self._held[id(claim)] = claim
             by_label.setdefault(claim.message.label, []).append(claim)
         for label, group in by_label.items():
             handler = self._registry.get(label)
             assert handler is not None, f"claimed {label} without a handler"
             free = self._slots.free(handler)
             for number, portion in enumerate(form_batches(handler, group, free, self._slots.paces[label])):
-                seconds: dict[Key, float] | None = {} if self._recorder.active else None
+                seconds: dict[int, float] | None = {} if self._recorder.active else None
                 batch = Batch(next(self._batch_ids), handler, portion, seconds)
                 if number < free:
                     self._begin(batch)
@@ -241,11 +242,11 @@ class Worker:
                 self._dangerous = None
             self._producer.room()
 
-    def _note_times(self, known: dict[Key, float], batch: Batch, outcomes: Outcomes, seconds: float) -> None:
+    def _note_times(self, known: dict[int, float], batch: Batch, outcomes: Outcomes, seconds: float) -> None:
         """How long each message took; where its executor does not say, as long as the whole batch."""
         for claim, outcome in zip(batch.claims, outcomes, strict=True):
             if outcome is not None:
-                self._took[claim.key, claim.claim_id] = known.get(claim.key, seconds)
+                self._took[id(claim)] = known.get(id(claim), seconds)
 
     async def _execute(self, batch: Batch) -> Outcomes:
         return await self._executor.run(batch, self._context(batch.handler), batch.handler.timeout_s)
@@ -296,13 +297,13 @@ class Worker:
     def _settled(self, applied: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         if self._recorder.active:
             self._recorder.finished(applied, self.name, self._took)
-        settlements = [*applied, *stale]
-        for settlement in settlements:
-            self._held.pop((settlement.claim.key, settlement.claim.claim_id), None)
-            self._cancelled.discard(settlement.claim.key)
-            if self._took:
-                self._took.pop((settlement.claim.key, settlement.claim.claim_id), None)
-        self._announce([settlement.claim.key for settlement in settlements])
+        claims = [settlement.claim for settlement in (*applied, *stale)]
+        for claim in claims:
+            self._held.pop(id(claim), None)
+            self._took.pop(id(claim), None)
+        keys = [claim.key for claim in claims]
+        self._cancelled.difference_update(keys)
+        self._announce(keys)
         self._begin_dangerous()
 
 

@@ -29,8 +29,8 @@ __all__ = ["EventBus", "Subscription", "Wanted"]
 
 log = get_logger(__name__)
 
-GATHER_S = 0.05
-"""After a delivery, a listener is left alone for so long: what happens meanwhile comes as one batch."""
+GATHER_S = 0.1
+"""After a delivery, a listener is left alone for at most so long: what happens meanwhile is one batch."""
 MOST_WAITING = 100_000
 """So many events wait for a listener at most; older ones are dropped and counted."""
 
@@ -87,7 +87,9 @@ class Subscription:
         if not (events := self.wanted.sift(events)):
             return
         with self._lock:
-            self._heard.clear()
+            first = not self._batches
+            if first:
+                self._heard.clear()
             self.dropped += max(0, len(events) - self._most_waiting)
             events = events[-self._most_waiting :]
             self._batches.append(events)
@@ -96,7 +98,8 @@ class Subscription:
                 lost = len(self._batches.popleft())
                 self._waiting -= lost
                 self.dropped += lost
-        self._wake()
+        if first:  # else it was woken for those before these, and has not taken them yet
+            self._wake()
 
     def take(self) -> list[Event]:
         """All that waits, oldest first."""
@@ -168,7 +171,7 @@ class EventBus:
                 news.wait()
                 news.clear()
                 _call(listener, subscription)
-                subscription.closed.wait(GATHER_S)
+                subscription.closed.wait(_rest_s())
             _call(listener, subscription)
 
         self._add(subscription)
@@ -230,7 +233,12 @@ async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIter
         if batch := subscription.take():
             subscription.took()
             yield batch
-            await asyncio.sleep(GATHER_S)
+            await asyncio.sleep(_rest_s())
+
+
+def _rest_s() -> float:
+    """Until the next moment at which all listeners wake: one interruption of the work for all of them."""
+    return GATHER_S - time.monotonic() % GATHER_S
 
 
 def _call(listener: Callable[[list[Event]], object], subscription: Subscription) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from reverie.backends.moves import Move, Status
 from reverie.observe.events import Event, EventName
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import Claim, Settlement
     from reverie.clock import Clock
-    from reverie.message import Key, Message
+    from reverie.message import Message
     from reverie.observe.bus import EventBus
 
 __all__ = ["Recorder"]
@@ -23,8 +25,10 @@ STATUS_AFTER = {
     Move.BURY: Status.FAILED,
 }
 """How a message stands after these moves; after all others it waits again."""
-FAILING = (EventName.FINISH, EventName.FAILED)
-"""What a run that failed is told as."""
+HANDED_BACK = frozenset({Move.RELEASE, Move.LOSE})
+"""Moves that are not told of if no handler has run and nothing was wrong."""
+FAILED = frozenset({Move.RETRY, Move.BURY})
+"""Moves of a run that failed: told as its end, and as a failure."""
 
 
 class Recorder:
@@ -49,37 +53,38 @@ class Recorder:
 
     def dequeued(self, claims: Sequence[Claim], worker: str) -> None:
         """A worker has claimed these."""
-        if not self._bus.wants(EventName.DEQUEUE):
-            return
-        at = self._clock.now()
-        self._bus.publish([self._event(EventName.DEQUEUE, at, claim, worker) for claim in claims])
+        self._held(EventName.DEQUEUE, claims, worker)
 
     def started(self, claims: Sequence[Claim], worker: str) -> None:
         """Their handler begins."""
-        if not self._bus.wants(EventName.START):
-            return
-        at = self._clock.now()
-        self._bus.publish([self._event(EventName.START, at, claim, worker) for claim in claims])
+        self._held(EventName.START, claims, worker)
 
-    def finished(
-        self, settlements: Sequence[Settlement], worker: str, seconds: Mapping[tuple[Key, str], float]
-    ) -> None:
-        """Their runs have ended so; `seconds` has those whose handlers have run, by key and claim id."""
+    def finished(self, settlements: Sequence[Settlement], worker: str, seconds: Mapping[int, float]) -> None:
+        """Their runs have ended so; `seconds` has those whose handlers have run, by the `id` of the claim."""
         at = self._clock.now()
         events = []
         for settlement in settlements:
-            claim = settlement.claim
-            took = seconds.get((claim.key, claim.claim_id))
-            if took is None and settlement.move in {Move.RELEASE, Move.LOSE} and settlement.error is None:
-                continue  # it was only handed back
-            status = STATUS_AFTER.get(settlement.move, Status.WAITING)
-            exec_ms = None if took is None else round(took * 1000, 3)
-            names = FAILING if settlement.move in {Move.RETRY, Move.BURY} else (EventName.FINISH,)
-            error = settlement.error
-            events += [
-                self._event(name, at, claim, worker, status=status, exec_ms=exec_ms, error=error)
-                for name in names
-            ]
+            claim, move, error = settlement.claim, settlement.move, settlement.error
+            took = seconds.get(id(claim))
+            if took is None and move in HANDED_BACK and error is None:
+                continue
+            status = STATUS_AFTER.get(move, Status.WAITING)
+            submitted = claim.submitted_at
+            event = Event(
+                EventName.FINISH,
+                at,
+                *_subject(claim.message),
+                worker,
+                claim.message.attempts + 1,
+                status,
+                self._queue_wait_ms(claim),
+                None if took is None else int(took * 1_000_000) / 1000,
+                None if status is Status.WAITING or submitted is None else max(0, at - submitted),
+                error,
+            )
+            events.append(event)
+            if move in FAILED:
+                events.append(msgspec.structs.replace(event, event=EventName.FAILED))
         self._bus.publish(events)
         if follow_ups := [message for settlement in settlements for message in settlement.follow_ups]:
             self.enqueued(follow_ups)
@@ -93,34 +98,28 @@ class Recorder:
         """Time has ended these: they became dead letters without a run that said so."""
         at, status = self._clock.now(), Status.FAILED
         self._bus.publish(
-            [_told(name, at, message, status, error) for message in messages for name in FAILING]
+            [
+                _told(name, at, message, status, error)
+                for message in messages
+                for name in (EventName.FINISH, EventName.FAILED)
+            ]
         )
 
-    def _event(
-        self,
-        name: EventName,
-        at: int,
-        claim: Claim,
-        worker: str,
-        *,
-        status: Status = Status.IN_PROGRESS,
-        exec_ms: float | None = None,
-        error: str | None = None,
-    ) -> Event:
-        message, since, submitted = claim.message, claim.waiting_since, claim.submitted_at
-        ended = status is not Status.IN_PROGRESS and status is not Status.WAITING
-        return Event(
-            name,
-            at,
-            *_subject(message),
-            worker,
-            message.attempts + 1,
-            status,
-            None if since is None else max(0, claim.lease_until - self._lease_ms - since),
-            exec_ms,
-            max(0, at - submitted) if ended and submitted is not None else None,
-            error,
-        )
+    def _held(self, name: EventName, claims: Sequence[Claim], worker: str) -> None:
+        """A worker that holds these begins something with them."""
+        if self._bus.wants(name):
+            at, wait, status = self._clock.now(), self._queue_wait_ms, Status.IN_PROGRESS
+            self._bus.publish(
+                [
+                    Event(name, at, *_subject(m), worker, m.attempts + 1, status, wait(claim))
+                    for claim in claims
+                    for m in (claim.message,)
+                ]
+            )
+
+    def _queue_wait_ms(self, claim: Claim) -> int | None:
+        since = claim.waiting_since
+        return None if since is None else max(0, claim.lease_until - self._lease_ms - since)
 
 
 def _told(name: EventName, at: int, message: Message, status: Status, error: str | None = None) -> Event:

@@ -367,16 +367,15 @@ class MemoryQueue:
         return item if item is not None and item.claim_id == claim.claim_id else None
 
     def _settle_one(self, settlement: Settlement, back: list[Item]) -> Settled:
-        key = settlement.claim.key
         item = self._held(settlement.claim)
         if item is None:
-            return Settled(key=key, state="stale")
+            return Settled(state="stale")
         try:
             self._check_known(settlement.follow_ups)
         except InvalidMessageError as error:
-            return Settled(key=key, state="rejected", error=repr(error))
+            return Settled(state="rejected", error=repr(error))
         self._end_claim(item, settlement, back)
-        return Settled(key=key, state="applied")
+        return Settled(state="applied")
 
     def _end_claim(self, item: Item, settlement: Settlement, back: list[Item]) -> None:
         """Write one settlement; what goes back to the front of its lane is added to `back`."""

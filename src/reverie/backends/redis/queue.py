@@ -110,10 +110,7 @@ class RedisQueue:
         request = {"settlements": [wire.settlement_row(one, self._keys) for one in settlements]}
         reply = await self._call("settle", request, wire.SettleReply, lambda: failpoint("inside_settle"))
         problems = {index: repr(unknown_parent(parent)) for index, parent in reply.unknown}
-        return [
-            Settled(key=settlement.claim.key, state=state, error=problems.get(index))
-            for index, (settlement, state) in enumerate(zip(settlements, reply.states, strict=True))
-        ]
+        return [Settled(state=state, error=problems.get(index)) for index, state in enumerate(reply.states)]
 
     async def remember(self, claim: Claim, step: str, value: str) -> bool:
         """See `Queue.remember`."""

@@ -40,7 +40,7 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     if not _end_together(step, list(compress(settlements, plain))):
         plain = [False] * len(settlements)
     answers = [
-        Settled(key=settlement.claim.key, state="applied") if ended else _settle_one(step, settlement)
+        Settled(state="applied") if ended else _settle_one(step, settlement)
         for settlement, ended in zip(settlements, plain, strict=True)
     ]
     step.finish()
@@ -88,19 +88,18 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
 
 
 def _settle_one(step: Step, settlement: Settlement) -> Settled:
-    key = settlement.claim.key
     if settlement.move is Move.LOSE:
         applied = lose(step, identity(settlement.claim), settlement.claim.handle[1])
-        return Settled(key=key, state="applied" if applied else "stale")
+        return Settled(state="applied" if applied else "stale")
     try:
         with step.savepoint():
             status = _end_claim(step, settlement)
     except UNWRITABLE as error:
-        return Settled(key=key, state="rejected", error=repr(error))
+        return Settled(state="rejected", error=repr(error))
     if status is None:
-        return Settled(key=key, state="stale")
+        return Settled(state="stale")
     _released(step, settlement, status)
-    return Settled(key=key, state="applied")
+    return Settled(state="applied")
 
 
 def _end_claim(step: Step, settlement: Settlement) -> Status | None:
