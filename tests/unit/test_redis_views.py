@@ -9,7 +9,7 @@ import pytest
 from redis_bench import NOW, Bench, message, open_bench, within
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move
-from reverie.backends.views import LabelState, LaneState, QueueHealth
+from reverie.backends.views import LaneState, QueueHealth
 from reverie.message import Key, Lane
 from servers import valkey
 
@@ -29,14 +29,16 @@ async def bench(redis_url: str) -> AsyncIterator[Bench]:
 async def test_users_whose_work_is_done_leave_no_key(bench: Bench) -> None:
     await bench.queue.submit([message("now", f"u{n}") for n in range(5)])
     await bench.queue.submit([message("later", f"u{n}", due=within(5)) for n in range(5)])
-    assert bench.server.zcard(f"{bench.prefix}:lane_names") == 5
+    lanes = {f":lanes:u{n}" for n in range(5)}
+    assert lanes < bench.key_names()
     await bench.settle(*await bench.claim())
-    assert bench.server.zcard(f"{bench.prefix}:lane_names") == 5
+    assert lanes < bench.key_names()
     await bench.control(CancelItems, user_id="u0")
     bench.clock.advance(5)
     await bench.queue.advance(10)
     await bench.settle(*await bench.claim())
     assert bench.lane_keys() == set()
+    assert not lanes & bench.key_names()
 
 
 async def test_a_lane_that_has_only_delayed_work_has_no_stream(bench: Bench) -> None:
@@ -69,20 +71,6 @@ async def test_a_user_may_have_very_many_lanes(bench: Bench) -> None:
 
 
 # -- counts ------------------------------------------------------------------------------------------
-
-
-async def test_what_an_older_version_has_written_is_understood(bench: Bench) -> None:
-    await bench.queue.submit([message("1")])
-    bench.server.hset(f"{bench.prefix}:labels", "work", "1 0")
-    name = "ann:ann:work"
-    state = bench.server.hget(f"{bench.prefix}:lanes", name)
-    bench.server.hset(f"{bench.prefix}:lanes", name, state.rpartition(b" ")[0])
-    (lane,) = await bench.backend.views.lanes("ann")
-    assert (lane.waiting, lane.in_progress) == (1, 0)
-    assert await bench.backend.views.labels() == [LabelState(label="work", waiting=1)]
-    await bench.settle(*await bench.claim())
-    expected = LabelState(label="work", completed=1, completed_ever=1)
-    assert await bench.backend.views.labels() == [expected]
 
 
 # -- history -----------------------------------------------------------------------------------------

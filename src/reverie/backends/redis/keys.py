@@ -3,13 +3,14 @@
 | key | what it is |
 |---|---|
 | `{prefix}:{user_id}:{mem_cube_id}:{label}` | a lane: the stream of its messages; gone when drained |
-| `{prefix}:lanes` | hash: the counts of each lane that has work (see `lua/lanes.lua`) |
-| `{prefix}:lane_names` | sorted set: the names of these lanes, in the order of their letters |
+| `{prefix}:lanes:{user_id}` | hash: the counts of a user's lanes that have work (see `lua/lanes.lua`) |
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
 | `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
-| `{prefix}:labels`, `{prefix}:tenants` | hashes: how much each has, and all (see `lua/scopes.lua`) |
+| `{prefix}:labels` | hash: how much each label has, and all together (see `lua/scopes.lua`) |
+| `{prefix}:parked` | hash: labels of the lanes that wait until their tenant has fewer in progress |
 | `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
-| `{prefix}:leases`, `{prefix}:claimed` | sorted sets: when each claim's lease runs out; when it began |
+| `{prefix}:leases` | sorted set: when the lease of each message that is claimed runs out |
+| `{prefix}:claimed`, `{prefix}:claims` | sorted set: when each claim was made; hash: what it still holds |
 | `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: when due |
 | `{prefix}:deadlines` | sorted set: by when waiting messages must have started |
 | `{prefix}:dependants:{item}` | set: the items of the same user that wait for this one, until it ends |

@@ -21,8 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARY", "Library", "library_name", "library_source"]
 
-VERSION = 3
-COMMON = ("base", "scopes", "lanes", "items", "places", "uniques", "ends", "limits", "submit", "shares")
+VERSION = 4
+COMMON = (
+    "base",
+    "scopes",
+    "lanes",
+    "tenants",
+    "rings",
+    "items",
+    "places",
+    "uniques",
+    "ends",
+    "limits",
+    "submit",
+    "shares",
+)
 """What the moves have in common; each part may use those before it."""
 MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared")
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""

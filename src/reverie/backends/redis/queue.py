@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import secrets
 import time
+from itertools import compress, count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
-from reverie.backends.moves import Accepted, Advance, Lost, Renewal, Settled, Submitted
+from reverie.backends.moves import Accepted, Advance, Lost, Move, Renewal, Settled, Submitted
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import encode_id
 from reverie.errors import ReverieError
@@ -35,6 +36,7 @@ LONGEST_BLOCK_S = 30.0
 LOOK_AGAIN_S = 1.0
 """When to look again for work that is there, but for which the worker had no room."""
 NUDGE_TIMEOUT_S = 1.0
+APPLIED = Settled(state="applied")
 
 R = TypeVar(
     "R",
@@ -107,10 +109,20 @@ class RedisQueue:
         """See `Queue.settle`."""
         if any(settlement.effects for settlement in settlements):
             raise ValueError("this queue applies no effects: give them to the effect store first")
-        request = {"settlements": [wire.settlement_row(one, self._keys) for one in settlements]}
+        plain = [one.move is Move.COMPLETE and not one.follow_ups for one in settlements]
+        others = [one for one, is_plain in zip(settlements, plain, strict=True) if not is_plain]
+        request = {
+            "completed": wire.completions(list(compress(settlements, plain)), self._keys),
+            "settlements": [wire.settlement_row(one, self._keys) for one in others],
+        }
         reply = await self._call("settle", request, wire.SettleReply, lambda: failpoint("inside_settle"))
         problems = {index: repr(unknown_parent(parent)) for index, parent in reply.unknown}
-        return [Settled(state=state, error=problems.get(index)) for index, state in enumerate(reply.states)]
+        answers = (Settled(state=state, error=problems.get(n)) for n, state in enumerate(reply.states))
+        stale, completions = set(reply.stale), count()
+        return [
+            (Settled(state="stale") if next(completions) in stale else APPLIED) if is_plain else next(answers)
+            for is_plain in plain
+        ]
 
     async def remember(self, claim: Claim, step: str, value: str) -> bool:
         """See `Queue.remember`."""

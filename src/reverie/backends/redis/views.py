@@ -141,7 +141,11 @@ class RedisViews:
         """See `QueueViews.lanes`."""
         answer = await self._call("lanes", {"user": encode_id(user_id)})
         reply = msgspec.msgpack.decode(answer, type=wire.LanesReply)
-        states = [_lane(name, text) for name, text in _pairs(reply.lanes)]
+        states = []
+        for name, waiting, in_progress in reply.lanes:
+            cube, label = map(decode_id, name.split(":"))
+            lane = Lane(user_id, cube, label)
+            states.append(LaneState(lane=lane, waiting=waiting, in_progress=in_progress))
         return sorted(states, key=lambda state: state.lane)
 
     async def health(self) -> QueueHealth:
@@ -215,13 +219,6 @@ class RedisViews:
 
 def _pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _lane(name: str, text: str) -> LaneState:
-    user_id, mem_cube_id, label = map(decode_id, name.split(":"))
-    waiting, _, running, _, _, _, _, aside, *_ = map(int, [*text.split(), "0"])
-    lane = Lane(user_id, mem_cube_id, label)
-    return LaneState(lane=lane, waiting=waiting + aside, in_progress=running)
 
 
 def _moment(number: int) -> int | None:

@@ -43,6 +43,7 @@ __all__ = [
     "claim_request",
     "claim_row",
     "claims_of",
+    "completions",
     "control_request",
     "keys_of",
     "limits_row",
@@ -68,11 +69,12 @@ class MessageRow(msgspec.Struct, array_like=True, frozen=True):
 
     body: str
     entry_id: str
-    attempts: int
-    losses: int
-    requeues: int
     submitted_at: int
-    waiting_since: int
+    waiting_since: int | None = None
+    """If not when it was submitted."""
+    attempts: int = 0
+    losses: int = 0
+    requeues: int = 0
 
 
 class ServedLane(msgspec.Struct, array_like=True, frozen=True):
@@ -130,10 +132,14 @@ class RememberReply(_Reply, frozen=True):
 
 
 class SettleReply(_Reply, frozen=True):
-    """The answer to a settlement: what became of each, and which unknown item its follow-ups depend on."""
+    """The answer to settlements."""
 
     states: list[Literal["applied", "stale", "rejected"]]
+    """What became of each row."""
     unknown: list[tuple[int, str]]
+    """Rows whose follow-ups depend on an item that nobody knows."""
+    stale: list[int]
+    """Which completions, counted over all groups, are of claims that do not stand any more."""
 
 
 class ControlReply(_Reply, frozen=True):
@@ -175,9 +181,9 @@ class LabelsReply(_Reply, frozen=True):
 
 
 class LanesReply(_Reply, frozen=True):
-    """The lanes of a user: names and texts in turn."""
+    """The lanes of a user: what follows the user in their names, how many wait, how many run."""
 
-    lanes: list[str]
+    lanes: list[tuple[str, int, int]]
 
 
 class HealthReply(_Reply, frozen=True):
@@ -290,6 +296,30 @@ def claim_row(claim: Claim) -> _Row:
     return (encode_id(message.user_id), message.item_id, claim.claim_id)
 
 
+MOST_TOGETHER = 400
+"""The most completions in one group: the server takes them by one command."""
+
+
+def completions(settlements: Sequence[Settlement], keys: Keys) -> list[tuple[str, str, list[str]]]:
+    """Group completions that nothing follows from, in their order, by lane and claim."""
+    groups: list[tuple[str, str, list[str]]] = []
+    item_ids: list[str] = []
+    stream_key = claim_id = None
+    for settlement in settlements:
+        claim = settlement.claim
+        message = claim.message
+        if (
+            message.stream_key != stream_key
+            or claim.claim_id != claim_id
+            or len(item_ids) == MOST_TOGETHER
+            or message.item_id in item_ids
+        ):
+            stream_key, claim_id, item_ids = message.stream_key, claim.claim_id, []
+            groups.append((keys.lane(message.lane), claim_id, item_ids))
+        item_ids.append(message.item_id)
+    return groups
+
+
 def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
     """A settlement with its follow-ups."""
     error = settlement.error
@@ -386,7 +416,7 @@ def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list
             claim_id,
             lease_until,
             submitted_at=row.submitted_at,
-            waiting_since=row.waiting_since,
+            waiting_since=row.submitted_at if row.waiting_since is None else row.waiting_since,
         )
         for lane in served
         for row in lane.rows

@@ -16,7 +16,7 @@ end
 
 local function end_rests(step)
   local names = fallen_due(step, 'resting', step.request.limit)
-  fetch_lanes(step, names)
+  send('ZREM', step.prefix .. ':resting', names)
   for _, name in ipairs(names) do
     lane_of(step, name).rest = 0
   end

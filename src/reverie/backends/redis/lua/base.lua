@@ -33,16 +33,18 @@ local function open_step(arguments)
     now = clock_now(prefix),
     lanes = {}, -- by name, as far as they were looked at
     touched = {}, -- those that may have changed since they were last written
+    rings = {}, -- by label: the names of lanes that join its ring
     users = {}, -- by encoded id: the items that were looked at
     changed = {}, -- users with items that have changed since they were last written
-    scopes = { labels = {}, tenants = {}, lanes = {} }, -- by name: what is counted for them
+    meta_of = arguments[2] .. ':task_meta:', -- begins the key of a user's items
+    lanes_of = prefix .. ':lanes:', -- begins the key of a user's lanes
+    stream_of = prefix .. ':', -- begins the key of a lane's stream
+    scopes = {}, -- by label: what is counted for it
     counted = {}, -- those whose counts have changed since they were last written
-    freed = false, -- whether a claim has ended
+    released = {}, -- by claim id: how many of its messages it does not hold any more
     just_ended = {}, -- messages that others depend on and that have ended
     leased = {}, -- score and member of leases to write
-    started = {}, -- score and member of claims that begin
-    unleased = {}, -- members of leases and claims to remove
-    resting = {}, -- score and member of rests to write
+    unleased = {}, -- members of leases to remove
     expiring = {}, -- score and member of ended items to remove one day
     earliest = nil, -- the first moment at which time will ask for something new
   }

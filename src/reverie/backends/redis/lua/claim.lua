@@ -1,84 +1,85 @@
 -- Claiming: lanes of each wanted label take their turn, those that were handed back give old entries first.
 
 local OVERDUE_LIMIT = 1000 -- how many messages past their deadline one claim fails at most
+local MOST_PLAIN = CHUNK / 2 -- messages whose items are written by one command
 
--- The first entries that were handed back, now owned by the worker. If the first one was lost before, only that.
-local function read_returned(step, lane, user, count)
-  local pending = redis.pcall('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)
-  local ids, entries = {}, {}
-  for index, entry in ipairs(pending.err and {} or pending) do
+-- The first entries that were handed back, now owned by the worker; and whether there are more. If the first one was
+-- lost before, only that.
+local function read_returned(step, lane, count)
+  local worker, ids, entries = step.request.claim.worker, {}, {}
+  for index, entry in ipairs(redis.call('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)) do
     ids[index] = entry[1]
   end
   local function take(first, last)
-    local worker = step.request.claim.worker
     for _, entry in ipairs(redis.call('XCLAIM', lane.key, GROUP, worker, 0, unpack(ids, first, last))) do
       entries[#entries + 1] = entry
     end
   end
-  lane.returned = #ids < count and 0 or lane.returned - #ids
   if #ids > 0 then
     take(1, 1)
-    local item = entries[1] and read_item(step, user, entries[1][2][4] or '')
+    local item = entries[1] and read_item(step, lane.user, entries[1][2][4] or '')
     if item and item.losses > 0 then
-      lane.returned = lane.returned + #ids - 1
       return entries, true
     end
   end
   for first = 2, #ids, CHUNK do
     take(first, math.min(first + CHUNK - 1, #ids))
   end
-  return entries, false
+  return entries, #ids < lane.returned
 end
 
 -- Lets what was lost before come alone: it and what comes after it is handed back, and if it comes first, only
--- what comes after it. The answer is how many.
-local function cut_at_loss(step, lane, user, entries)
-  local item_ids = {}
+-- what comes after it.
+local function cut_at_loss(step, lane, entries)
+  local user, item_ids = lane.user, {}
   for index, entry in ipairs(entries) do
     item_ids[index] = entry[2][4] or ''
   end
   fetch_items(step, user, item_ids)
-  local cut, lost = 0, false
+  local lost = false
   for index = 1, #entries do
     local item = read_item(step, user, item_ids[index])
     lost = lost or item and item.losses > 0
     if lost and index > 1 then
-      lane.back[#lane.back + 1] = entries[index][1]
+      hand_back(lane, entries[index][1])
+      touch(step, lane)
       entries[index] = nil
-      cut = cut + 1
     end
   end
-  return cut
 end
 
--- At most `count` entries of a lane, in their order, now owned by the worker. What was lost comes alone.
-local function read_entries(step, lane, user, count)
-  local entries, alone = {}, false
-  if lane.returned > 0 then
-    entries, alone = read_returned(step, lane, user, math.min(count, lane.returned))
+-- At most `count` entries of a lane that nobody has read yet, now owned by the worker.
+local function read_new(step, lane, count)
+  local worker = step.request.claim.worker
+  local new = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', count, 'STREAMS', lane.key, '>')
+  return new and not new.err and new[1][2] or {}
+end
+
+-- At most `count` entries of a lane, in their order, now owned by the worker: what was handed back before the rest.
+local function read_entries(step, lane, count)
+  if lane.returned == 0 then
+    return read_new(step, lane, count)
   end
-  local room = count - #entries
-  if room > 0 and lane.returned == 0 and not alone then
-    local worker = step.request.claim.worker
-    local new =
-      redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', room, 'STREAMS', lane.key, '>')
-    for _, entry in ipairs(new and not new.err and new[1][2] or {}) do
-      entries[#entries + 1] = entry
-    end
+  touch(step, lane) -- it has fewer of them
+  local entries, more = read_returned(step, lane, math.min(count, lane.returned))
+  for _, entry in ipairs(not more and #entries < count and read_new(step, lane, count - #entries) or {}) do
+    entries[#entries + 1] = entry
   end
-  local exhausted = #entries < count and lane.returned == 0 and not alone
-  lane.returned = lane.returned + cut_at_loss(step, lane, user, entries)
-  -- A lane that gave all it had has nothing more, whatever its counts said.
-  lane.waiting = exhausted and lane.returned or math.max(lane.returned, lane.waiting - #entries)
   return entries
 end
 
-local function start(step, lane, user, entry, rows)
-  local request = step.request.claim
+local function lease(step, user, item_id)
+  step.leased[#step.leased + 1] = step.now + step.request.claim.lease_ms
+  step.leased[#step.leased + 1] = reference(user, item_id)
+end
+
+local function start(step, lane, entry, rows)
+  local request, user = step.request.claim, lane.user
   local entry_id, body, item_id = entry[1], entry[2][2], entry[2][4]
   local item = item_id and read_item(step, user, item_id)
   if not item then
-    lane.ended[#lane.ended + 1] = entry_id -- nobody knows of it
+    remove_later(lane, entry_id) -- nobody knows of it
+    touch(step, lane)
     return
   end
   item.status, item.claim_id, item.run = 'in_progress', request.claim_id, step.run
@@ -87,21 +88,50 @@ local function start(step, lane, user, entry, rows)
   end
   unwatch_deadline(step, user, item_id, item)
   write_item(step, user, item_id, item)
-  begin_run(step, lane)
-  local name = reference(user, item_id)
-  step.leased[#step.leased + 1] = step.now + request.lease_ms
-  step.leased[#step.leased + 1] = name
-  step.started[#step.started + 1] = step.now
-  step.started[#step.started + 1] = name
+  lease(step, user, item_id)
   rows[#rows + 1] = message_row(item, body)
+end
+
+-- Gives messages whose items are plain to the worker: their rows. If one is not, nothing is written, and answered.
+local function start_plain(step, user, entries)
+  local item_ids, values, rows = {}, {}, {}
+  for index, entry in ipairs(entries) do
+    item_ids[index] = entry[2][4] or ''
+  end
+  local key = user_of(step, user).key
+  local texts = redis.call('HMGET', key, unpack(item_ids))
+  for index, entry in ipairs(entries) do
+    local text, submitted = plain_claimed(step, texts[index] or '', entry[1])
+    if not text then
+      return
+    end
+    values[2 * index - 1], values[2 * index] = item_ids[index], text
+    rows[index] = { entry[2][2], entry[1], tonumber(submitted) }
+  end
+  redis.call('HSET', key, unpack(values))
+  for _, item_id in ipairs(item_ids) do
+    lease(step, user, item_id)
+  end
+  return rows
+end
+
+-- Gives whatever messages to the worker: their rows.
+local function start_all(step, lane, entries)
+  local rows = {}
+  cut_at_loss(step, lane, entries)
+  for _, entry in ipairs(entries) do
+    start(step, lane, entry, rows)
+  end
+  return rows
 end
 
 -- Gives at most `count` messages of a lane to the worker; the answer is how many.
 local function serve_lane(step, lane, count, served)
-  local user = string.match(lane.name, '^[^:]*')
-  local rows = {}
-  for _, entry in ipairs(read_entries(step, lane, user, count)) do
-    start(step, lane, user, entry, rows)
+  local entries = read_entries(step, lane, count)
+  local rows = #entries > 0 and #entries <= MOST_PLAIN and start_plain(step, lane.user, entries)
+  rows = rows or start_all(step, lane, entries)
+  if #rows == 0 or not lane.ordered then
+    touch(step, lane) -- it is empty, or may be served again at once
   end
   if #rows > 0 then
     served[#served + 1] = { lane.key, rows }
@@ -117,11 +147,15 @@ local function next_lanes(step, label, most)
     names[#names + 1] = popped[index]
     turns[#turns + 1] = popped[index + 1]
   end
-  if #names > 0 then
-    fetch_lanes(step, names)
-    fetch_scopes(step, names)
-  end
   return names, turns
+end
+
+-- Notes how the lanes of a label are to be served.
+local function follow(step, lane, want)
+  if lane.ordered ~= want.ordered or lane.min_idle ~= want.min_idle then
+    lane.ordered, lane.min_idle = want.ordered, want.min_idle
+    touch(step, lane)
+  end
 end
 
 -- Serves lanes that were taken out of the ring until they have given enough; the answer is how many messages
@@ -130,12 +164,12 @@ local function serve_lanes(step, want, names, turns, enough, served)
   local given, unused = 0, {}
   for index, name in ipairs(names) do
     if given < enough then
-      local lane = lane_of(step, name)
-      local room = tenant_room(step, lane.tenant)
-      lane.since = 0
-      if may_be_served(lane) and room > 0 then
-        lane.ordered, lane.min_idle = want.ordered, want.min_idle
+      local lane, room = see_lane(step, name), tenant_room(step, name)
+      if room > 0 and rest_of(step, lane) == 0 then
+        follow(step, lane, want)
         given = given + serve_lane(step, lane, math.min(want.quantum, enough - given, room), served)
+      else
+        touch(step, lane)
       end
     else
       unused[#unused + 1] = turns[index]
@@ -143,6 +177,7 @@ local function serve_lanes(step, want, names, turns, enough, served)
     end
   end
   send('ZADD', step.prefix .. ':ready:' .. want.label, unused)
+  count(step, want.label, 0, given)
   return given
 end
 
@@ -170,14 +205,14 @@ end
 
 -- Since when the first lane in the ring of a label waits for its turn; nil if there is none.
 local function first_since(step, label)
+  local ring = step.prefix .. ':ready:' .. label
   while true do
-    local name = redis.call('ZRANGE', step.prefix .. ':ready:' .. label, 0, 0)[1]
-    local lane = name and see_lane(step, name)
-    if not lane or tenant_room(step, lane.tenant) > 0 then
-      return lane and lane.since
+    local name, turn = unpack(redis.call('ZRANGE', ring, 0, 0, 'WITHSCORES'))
+    if not name or tenant_room(step, name) > 0 then
+      return name and turn_moment(tonumber(turn))
     end
-    redis.call('ZREM', step.prefix .. ':ready:' .. label, name)
-    lane_of(step, name).since = 0 -- it is parked when it is written
+    redis.call('ZREM', ring, name)
+    lane_of(step, name) -- it is parked when it is written
   end
 end
 
@@ -212,7 +247,7 @@ local function ready_wants(step, wants)
   for _, want in ipairs(wants) do
     local since = not want.paused and (not shared and step.now or first_since(step, want.label))
     if since then
-      want.waited = step.now - since
+      want.waited = math.max(0, step.now - since)
       ready[#ready + 1] = want
     end
   end
@@ -238,10 +273,27 @@ local function renew_tokens(step, wants)
   return passed
 end
 
+-- Notes when the claim was made and how many messages it holds.
+local function note_claim(step, served)
+  local request, held = step.request.claim, 0
+  for _, lane in ipairs(served) do
+    held = held + #lane[2]
+  end
+  if held > 0 then
+    redis.call('ZADD', step.prefix .. ':claimed', step.now, request.claim_id)
+    redis.call('HSET', step.prefix .. ':claims', request.claim_id, held)
+    expect(step, step.now + request.lease_ms)
+  end
+end
+
 -- Serves the wanted labels; the answer has each lane's stream and what the worker must know of its messages.
 local function claim(step)
   local request, served = step.request.claim, {}
   step.run = string.format(RUN, step.now, encode(request.worker))
+  step.plain_start = {
+    before_entry = string.format(',"started_at":%d,"redis_message_id":"', step.now),
+    after_entry = string.format('","claim_id":"%s",', request.claim_id) .. step.run,
+  }
   local _, overdue = fail_overdue(step, OVERDUE_LIMIT)
   if overdue > 0 then
     finish(step)
@@ -258,9 +310,7 @@ local function claim(step)
       give(want, want.slots)
     end
   end
-  if #served > 0 then
-    expect(step, step.now + request.lease_ms)
-  end
+  note_claim(step, served)
   finish(step)
   return served, renew_tokens(step, wants)
 end
@@ -274,11 +324,13 @@ end
 
 local function submit_call(_, arguments)
   local step = open_step(arguments)
-  local refusal = refuse(step, step.request.messages)
+  local messages = step.request.messages
+  local plain = all_plain(step, messages)
+  local refusal = not plain and refuse(step, messages)
   if refusal then
     return cmsgpack.pack({ step.now, {}, {}, {}, {}, refusal })
   end
-  local answers, others = insert_all(step, step.request.messages)
+  local answers, others = (plain and insert_all_plain or insert_all)(step, messages)
   finish(step)
   local served, passed = {}, {}
   if step.request.claim then

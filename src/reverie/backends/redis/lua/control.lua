@@ -60,7 +60,7 @@ local function consider_ended(step, chosen)
   end
 end
 
--- Anyone's items that have not ended: of the users that have a lane that fits, and of those with messages aside.
+-- Anyone's items that have not ended: of users with lanes in a ring, claimed, resting or parked, or messages aside.
 local function consider_open(step, chosen)
   local which, users = chosen.which, {}
   local function look(user)
@@ -69,19 +69,25 @@ local function consider_open(step, chosen)
       consider_user(step, chosen, user)
     end
   end
-  local cursor = '0'
-  repeat
-    local page = redis.call('HSCAN', step.prefix .. ':lanes', cursor, 'COUNT', PAGE)
-    for index = 1, #page[2], 2 do
-      local user, cube, label = string.match(page[2][index], '^([^:]*):([^:]*):([^:]*)$')
-      if (not which.label or which.label == label) and (not which.cube or which.cube == cube) then
-        look(user)
+  local function look_at(key)
+    local first = 0
+    repeat
+      local names = redis.call('ZRANGE', key, first, first + PAGE - 1)
+      for _, name in ipairs(names) do
+        look(string.match(name, '^[^:]*'))
       end
+      first = first + PAGE
+    until #names < PAGE or #chosen > which.limit
+  end
+  for _, label in ipairs(which.label and { which.label } or redis.call('HKEYS', step.prefix .. ':labels')) do
+    look_at(step.prefix .. ':ready:' .. label)
+  end
+  look_at(step.prefix .. ':leases')
+  look_at(step.prefix .. ':resting')
+  for _, name in ipairs({ 'delayed', 'parked' }) do
+    for _, field in ipairs(redis.call('HKEYS', step.prefix .. ':' .. name)) do
+      look(string.match(field, '^[^:]*'))
     end
-    cursor = page[1]
-  until cursor == '0' or #chosen > which.limit
-  for _, name in ipairs(redis.call('HKEYS', step.prefix .. ':delayed')) do
-    look((split_reference(name)))
   end
 end
 
@@ -159,7 +165,7 @@ local function requeue_one(step, found)
   item.status, item.run, item.note, item.started_at = 'waiting', '', '', 'null'
   item.attempts, item.losses = 0, 0
   item.rare.requeues = (item.rare.requeues or 0) + 1
-  count(step, lane_name(item), 1, 0)
+  count(step, label_of(item), 1, 0)
   take_unique(step, found.id, item)
   settle_in(step, found.user, found.id, item)
 end

@@ -41,7 +41,7 @@ local function leave_queue(step, user, item_id, item)
   else
     withdraw(lane_of(step, lane_name(item)), item)
   end
-  count(step, lane_name(item), -1, 0)
+  count(step, label_of(item), -1, 0)
 end
 
 -- Notes when what has ended is forgotten. A dead letter stays until a person decides about it.
@@ -58,7 +58,7 @@ local function end_item(step, user, item_id, item, status, problem, outcome)
   local name = reference(user, item_id)
   local body = KEPT[status] and body_of(step, user, item_id, item)
   leave_queue(step, user, item_id, item)
-  count_ended(step, lane_name(item), status, 1)
+  count_ended(step, label_of(item), status, 1)
   if KEPT[status] then
     note_run(step, user, item_id, item, outcome or status, problem)
     item.run = ''
@@ -89,7 +89,7 @@ end
 -- body of a message that has ended.
 local function lose(step, user, item_id, item)
   local lane = lane_of(step, lane_name(item))
-  end_run(step, lane, lane.min_idle)
+  end_runs(step, lane, 1, item.claim_id, lane.min_idle)
   item.claim_id, item.losses = '', item.losses + 1
   if item.rare.cancel_requested then
     return end_item(step, user, item_id, item, 'cancelled')
@@ -127,7 +127,7 @@ end
 -- Lets a message that was kept go back to its lane, or be forgotten: nothing is left of its end.
 local function forget_end(step, user, item_id, item)
   local name = reference(user, item_id)
-  count_ended(step, lane_name(item), item.status, -1)
+  count_ended(step, label_of(item), item.status, -1)
   redis.call('HDEL', step.prefix .. ':dead', name)
   redis.call('ZREM', step.prefix .. ':expiry', name)
   if KEPT[item.status] then
@@ -143,7 +143,7 @@ local function forget(step, user, item_id, item)
   if item.rare.history then
     redis.call('DEL', key_of(step, 'history', user, item_id))
   end
-  redis.call('HDEL', step.status .. ':task_meta:' .. user, item_id)
+  redis.call('HDEL', step.meta_of .. user, item_id)
   if string.find(item.details, '"task_id":', 1, true) then
     local task = encode(details_of(item).task_id)
     redis.call('SREM', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
@@ -212,15 +212,25 @@ end
 
 -- Whoever has waited because of all that runs may go on: wakes those who wait for labels that have work.
 local function tell_of_room(step)
-  if not step.freed or not step.limits.total_running then
+  if not next(step.released) or not step.limits.total_running then
     return
   end
-  step.freed = false
   for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the one for all has no ring
     if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
       leave_tokens(step.prefix .. ':wake:' .. label, 1)
     end
   end
+end
+
+-- Notes of each claim how many of its messages it still holds; one that holds none is forgotten.
+local function release_claims(step)
+  for claim_id, amount in pairs(step.released) do
+    if redis.call('HINCRBY', step.prefix .. ':claims', claim_id, -amount) <= 0 then
+      redis.call('HDEL', step.prefix .. ':claims', claim_id)
+      redis.call('ZREM', step.prefix .. ':claimed', claim_id)
+    end
+  end
+  step.released = {}
 end
 
 -- Does what follows from the step's changes, and writes all that it has collected.
@@ -230,10 +240,9 @@ local function finish(step)
   write_lanes(step)
   tell_of_room(step)
   write_counts(step)
+  release_claims(step)
   send('ZADD', step.prefix .. ':leases', step.leased)
-  send('ZADD', step.prefix .. ':claimed', step.started)
   send('ZREM', step.prefix .. ':leases', step.unleased)
-  send('ZREM', step.prefix .. ':claimed', step.unleased)
   send('ZADD', step.prefix .. ':expiry', step.expiring)
-  step.leased, step.started, step.unleased, step.expiring = {}, {}, {}, {}
+  step.leased, step.unleased, step.expiring = {}, {}, {}
 end

@@ -40,10 +40,7 @@ local function lane_since(step, lane)
   if redis.call('EXISTS', lane.key) == 0 then
     return nil -- somebody has deleted it
   end
-  local since
-  if lane.waiting > lane.returned then
-    since = entry_since(step, lane, first_new(lane))
-  end
+  local since = entry_since(step, lane, first_new(lane))
   if lane.returned > 0 then
     since = earlier(since, entry_since(step, lane, first_returned(lane)))
   end
@@ -53,9 +50,8 @@ end
 -- The labels that have something to run now, and when a message of any label was last completed.
 local function look_at_labels(step)
   local labels, last = {}, 0
-  local flat = redis.call('HGETALL', step.prefix .. ':labels')
-  for index = 1, #flat, 2 do
-    local scope = new_scope(step, 'labels', flat[index], flat[index + 1])
+  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do
+    local scope = scope_of(step, label)
     last = math.max(last, scope.ended and scope.ended.last_completed_at or 0)
     if scope.ended and scope.depth > scope.running then
       labels[#labels + 1] = scope.name
@@ -79,12 +75,12 @@ end
 -- The lanes that wait outside of the rings for the end of one of the oldest claims.
 local function held_up(step)
   local names = {}
-  local claimed = redis.call('ZRANGE', step.prefix .. ':claimed', 0, COMPARED - 1)
-  for _, found in ipairs(read_all(step, claimed)) do
+  local leased = redis.call('ZRANGE', step.prefix .. ':leases', 0, COMPARED - 1)
+  for _, found in ipairs(read_all(step, leased)) do
     local name = lane_name(found.item)
     names[#names + 1] = name
-    local tenant = split_lane(step, name)
-    for label in string.gmatch(scope_of(step, 'tenants', tenant).parked, '%S+') do
+    local tenant = string.match(name, '^[^:]*:[^:]*')
+    for label in string.gmatch(parked_of(step, tenant), '%S+') do
       names[#names + 1] = tenant .. ':' .. label
     end
   end
@@ -96,10 +92,9 @@ end
 local function oldest_waiting(step, labels)
   local since, seen = nil, {}
   for _, names in ipairs({ next_in_turn(step, labels), held_up(step) }) do
-    fetch_lanes(step, names)
     for _, name in ipairs(names) do
       local lane = see_lane(step, name)
-      if not seen[name] and lane.waiting > 0 and lane.rest <= step.now then
+      if not seen[name] and rest_of(step, lane) <= step.now then
         seen[name] = true
         since = earlier(since, lane_since(step, lane))
       end

@@ -91,6 +91,64 @@ local function item_text(item)
   )
 end
 
+-- Most items are plain, and are moved without taking them apart: nothing rare is known of them, and neither a
+-- deadline nor a unique key asks for anything.
+
+local PLAIN_WAITING = '^{"status":"waiting","attempts":0,"losses":0,"submitted_at":(%d+),"started_at":null,'
+  .. '"redis_message_id":"[%d-]+","claim_id":"",()"task_type":'
+local PLAIN_RUNNING = '^{"status":"in_progress","attempts":0,"losses":0,"submitted_at":(%d+),"started_at":(%d+),'
+  .. '"redis_message_id":"([%d-]+)","claim_id":"(%x+)",()"claimed_at":%d+,"worker":"[^"]*",()"task_type":'
+
+local function has_deadline(details, from)
+  return string.find(details, '"deadline":', from, true)
+end
+
+-- The text of a new item that waits, of its details and its number.
+local function plain_waiting(step, entry, details, seq)
+  return '{"status":"waiting","attempts":0,"losses":0,"submitted_at":'
+    .. step.now_text
+    .. ',"started_at":null,"redis_message_id":"'
+    .. entry
+    .. '","claim_id":"",'
+    .. details
+    .. ',"seq":'
+    .. seq
+    .. '}'
+end
+
+-- The text of a plain item that is claimed, and when it was submitted; nothing if it is not plain.
+local function plain_claimed(step, text, entry)
+  local submitted, details = string.match(text, PLAIN_WAITING)
+  if not submitted or has_deadline(text, details) then
+    return
+  end
+  local start = step.plain_start
+  return '{"status":"in_progress","attempts":0,"losses":0,"submitted_at":'
+    .. submitted
+    .. start.before_entry
+    .. entry
+    .. start.after_entry
+    .. string.sub(text, details),
+    submitted
+end
+
+-- The text of a plain item that is completed, and its stream entry; nothing if it is not plain or not held.
+local function plain_completed(text, claim_id, completed)
+  local submitted, started, entry, holder, run, details = string.match(text, PLAIN_RUNNING)
+  if holder ~= claim_id or string.find(text, '"unique":', details, true) then
+    return
+  end
+  return '{"status":"completed","attempts":1,"losses":0,"submitted_at":'
+    .. submitted
+    .. ',"started_at":'
+    .. started
+    .. ',"redis_message_id":"","claim_id":"",'
+    .. string.sub(text, run, details - 1)
+    .. completed
+    .. string.sub(text, details),
+    entry
+end
+
 -- What an item is about: the fields that never change.
 local function details_of(item)
   return cjson.decode('{' .. item.details)
@@ -106,6 +164,10 @@ end
 local function lane_name(item)
   item.lane = item.lane or detail(item, '"lane":', '^"([^"]*)"')
   return item.lane
+end
+
+local function label_of(item)
+  return string.match(lane_name(item), '[^:]*$')
 end
 
 local function fingerprint_of(item)
@@ -153,7 +215,7 @@ end
 local function user_of(step, id)
   local user = step.users[id]
   if not user then
-    user = { key = step.status .. ':task_meta:' .. id, items = {}, changed = {} }
+    user = { key = step.meta_of .. id, items = {}, changed = {} }
     step.users[id] = user
   end
   return user
@@ -191,17 +253,6 @@ local function fetch_rows(step, rows)
   for _, user in ipairs(users) do
     fetch_items(step, user, ids[user])
   end
-end
-
--- The same for messages that are submitted, and for their lanes.
-local function fetch_messages(step, messages)
-  local lanes = {}
-  for index, message in ipairs(messages) do
-    lanes[index] = message[3]
-  end
-  fetch_rows(step, messages)
-  fetch_lanes(step, lanes)
-  fetch_scopes(step, lanes)
 end
 
 -- Whatever stands under this id.
@@ -274,5 +325,5 @@ end
 -- What a worker or a view must know of a message beside its body.
 local function message_row(item, body)
   local requeues = item.rare.requeues or 0
-  return { body, item.entry, item.attempts, item.losses, requeues, item.submitted_at, waiting_since(item) }
+  return { body, item.entry, item.submitted_at, waiting_since(item), item.attempts, item.losses, requeues }
 end

@@ -94,7 +94,7 @@ end
 
 local function refuse_tenant(step, tenant, arrivals)
   local limits = step.limits
-  local depth = limits.tenant_depth and scope_of(step, 'tenants', tenant.name).depth + tenant.new
+  local depth = limits.tenant_depth and tenant_counts(step, tenant.name) + tenant.new
   if depth and depth > limits.tenant_depth then
     return { 'depth', tenant.index, depth, tenant.new, '' }
   end
@@ -121,7 +121,7 @@ end
 
 -- Why nothing of these messages is taken, if it is not.
 local function refuse(step, messages)
-  fetch_messages(step, messages)
+  fetch_rows(step, messages)
   local refusal = find_unhandled(step, messages)
   if refusal then
     return refusal

@@ -43,21 +43,17 @@ local function labels_call(_, arguments)
   return cmsgpack.pack(answer)
 end
 
--- The lanes of a user that have work: names and texts in turn.
+-- The lanes of a user that have work: what follows the user in their names, how many wait, how many run.
 local function lanes_call(_, arguments)
   local step = open_step(arguments)
   local user = step.request.user
-  local names = redis.call('ZRANGE', step.prefix .. ':lane_names', '[' .. user .. ':', '(' .. user .. ';', 'BYLEX')
-  local flat = {}
-  for first = 1, #names, CHUNK do
-    local last = math.min(first + CHUNK - 1, #names)
-    local texts = redis.call('HMGET', step.prefix .. ':lanes', unpack(names, first, last))
-    for index = first, last do
-      flat[#flat + 1] = names[index]
-      flat[#flat + 1] = texts[index - first + 1]
-    end
+  local rows = {}
+  for index, field in ipairs(redis.call('HKEYS', step.lanes_of .. user)) do
+    local lane = see_lane(step, user .. ':' .. field)
+    local running = pending_of(lane)
+    rows[index] = { field, redis.call('XLEN', lane.key) - running + lane.aside, running }
   end
-  return cmsgpack.pack({ step.now, flat })
+  return cmsgpack.pack({ step.now, rows })
 end
 
 -- How an item stands, and what is remembered of its runs; an empty text if nobody knows it.

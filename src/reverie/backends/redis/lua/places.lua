@@ -112,6 +112,6 @@ end
 
 -- Lets the entry of a message that was claimed leave its lane.
 local function withdraw(lane, item)
-  lane.ended[#lane.ended + 1] = item.entry
+  remove_later(lane, item.entry)
   item.entry = ''
 end

@@ -1,6 +1,7 @@
 -- Settling: only the holder of a claim is heard; what it reports takes hold whole.
 --
--- A row has user, item id, claim id, lane, move, whether it was an attempt, delay, error, follow-ups.
+-- Completions that nothing follows from come in groups of one lane and one claim: lane, claim id, item ids. Of all
+-- others a row has user, item id, claim id, lane, move, whether it was an attempt, delay, error, follow-ups.
 
 local ENDS = { complete = 'completed', cancel = 'cancelled', bury = 'failed' }
 
@@ -27,7 +28,7 @@ local function end_claim(step, item, row)
   local user, item_id, move, delay = row[1], row[2], row[5], row[7]
   local lane = lane_of(step, row[4])
   local waits = move == 'retry' or move == 'release'
-  end_run(step, lane, math.max(lane.min_idle, waits and lane.ordered and delay or 0))
+  end_runs(step, lane, 1, item.claim_id, math.max(lane.min_idle, waits and lane.ordered and delay or 0))
   item.claim_id = ''
   item.attempts = item.attempts + (row[6] and 1 or 0)
   if item.rare.cancel_requested and move ~= 'complete' then
@@ -58,31 +59,62 @@ local function settle(step, row)
     end_claim(step, item, row)
   end
   if move == 'complete' and #follow_ups > 0 then
-    fetch_messages(step, follow_ups)
+    fetch_rows(step, follow_ups)
     insert_all(step, follow_ups)
   end
   return 'applied'
 end
 
--- The lanes of all rows, each once.
-local function lanes_of(rows)
-  local names, seen = {}, {}
-  for _, row in ipairs(rows) do
-    if not seen[row[4]] then
-      seen[row[4]] = true
-      names[#names + 1] = row[4]
+-- Completes those of a group whose items are plain; the answer has the others.
+local function complete_plain(step, lane, claim_id, item_ids)
+  local key, values, others = user_of(step, lane.user).key, {}, {}
+  local texts = redis.call('HMGET', key, unpack(item_ids))
+  local completed = string.format('"completed_at":%d,', step.now)
+  for index, item_id in ipairs(item_ids) do
+    local text, entry = plain_completed(texts[index] or '', claim_id, completed)
+    if text then
+      values[#values + 1] = item_id
+      values[#values + 1] = text
+      local name = reference(lane.user, item_id)
+      remove_later(lane, entry)
+      step.unleased[#step.unleased + 1] = name
+      note_expiry(step, name)
+    else
+      others[#others + 1] = index
     end
   end
-  return names
+  local amount = #values / 2
+  if amount > 0 then
+    redis.call('HSET', key, unpack(values))
+    end_runs(step, lane, amount, claim_id, lane.min_idle)
+    count(step, lane.label, -amount, 0)
+    count_ended(step, lane.label, 'completed', amount)
+  end
+  return others
+end
+
+-- Completes groups; the answer has the places, over all groups, of those whose claim does not stand any more.
+local function complete_all(step, groups)
+  local stale, place = {}, -1
+  for _, group in ipairs(groups) do
+    local name, claim_id, item_ids = unpack(group)
+    local lane = lane_of(step, name)
+    for _, index in ipairs(complete_plain(step, lane, claim_id, item_ids)) do
+      local row = { lane.user, item_ids[index], claim_id, name, 'complete', true, 0, nil, {} }
+      if settle(step, row) == 'stale' then
+        stale[#stale + 1] = place + index
+      end
+    end
+    place = place + #item_ids
+  end
+  return stale
 end
 
 local function settle_call(_, arguments)
   local step = open_step(arguments)
   local states, unknown = {}, {}
-  local names = lanes_of(step.request.settlements)
+  local stale = complete_all(step, step.request.completed)
   fetch_rows(step, step.request.settlements)
-  fetch_lanes(step, names)
-  fetch_scopes(step, names)
   for index, row in ipairs(step.request.settlements) do
     local state, parent = settle(step, row)
     states[index] = state
@@ -92,7 +124,7 @@ local function settle_call(_, arguments)
   end
   finish(step)
   tell_horizon(step)
-  return cmsgpack.pack({ step.now, states, unknown })
+  return cmsgpack.pack({ step.now, states, unknown, stale })
 end
 
 redis.register_function({ function_name = LIBRARY .. '_settle', callback = settle_call, flags = { 'allow-oom' } })

@@ -53,7 +53,7 @@ local function insert(step, message, seq)
   end
   local item = new_item(step, message, seq)
   write_item(step, user, item_id, item)
-  count(step, lane, 1, 0)
+  count(step, label_of(item), 1, 0)
   if message[9] then
     take_unique(step, item_id, item)
   end
@@ -101,7 +101,7 @@ local function insert_all(step, messages)
   if #messages == 0 then
     return answers, others
   end
-  local seq = take_numbers(step, 'seq', #messages)
+  local seq = take_numbers(step, #messages)
   for index, message in ipairs(messages) do
     local word, other = insert(step, message, seq + index)
     answers[index] = word
@@ -113,4 +113,61 @@ local function insert_all(step, messages)
   end
   settle_in_all(step, new)
   return answers, others
+end
+
+-- Whether nothing is asked of a message but that it waits for its turn.
+local function is_plain(message)
+  return not (message[5] or message[9] or message[11] or has_deadline(message[7]))
+end
+
+-- Whether all of these are plain, and no limit asks how many of them are new.
+local function all_plain(step, messages)
+  local limits = step.limits
+  if limits.refuse_unhandled or limits.total_rate or limits.tenant_depth or limits.tenant_rate then
+    return false
+  elseif limits.total_depth and total(step).depth + #messages > limits.total_depth then
+    return false
+  end
+  for _, message in ipairs(messages) do
+    if not is_plain(message) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Keeps a plain message and puts it at the end of its lane. The answer is one word.
+local function insert_plain(step, message, seq)
+  local user, item_id, name, task, _, fingerprint, details, body = unpack(message, 1, 8)
+  local key, entry = step.meta_of .. user, step.now_text .. '-' .. seq
+  if redis.call('HSETNX', key, item_id, plain_waiting(step, entry, details, seq)) == 0 then
+    local known = fingerprint_of(parse_item(redis.call('HGET', key, item_id)))
+    return known == fingerprint and 'duplicate' or 'conflict'
+  end
+  local lane = see_lane(step, name)
+  if not (lane.streamed and lane.ordered) then -- else another message has seen to it that it is served
+    touch(step, lane)
+  end
+  local placed = place(lane, item_id, body, entry)
+  if placed ~= entry then
+    redis.call('HSET', key, item_id, plain_waiting(step, placed, details, seq))
+  end
+  step.new[lane.label] = (step.new[lane.label] or 0) + 1
+  if task then
+    redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
+  end
+  return 'accepted'
+end
+
+-- The same as `insert_all` for plain messages, of which none needs to be fetched.
+local function insert_all_plain(step, messages)
+  local answers, seq = {}, take_numbers(step, #messages)
+  step.now_text, step.new = string.format('%d', step.now), {}
+  for index, message in ipairs(messages) do
+    answers[index] = insert_plain(step, message, seq + index)
+  end
+  for label, amount in pairs(step.new) do
+    count(step, label, amount, 0)
+  end
+  return answers, {}
 end

@@ -1,0 +1,63 @@
+-- Tenants: a user's cube, for those who limit what each may have. What one has is the sum over its lanes.
+--
+-- A lane that may be served but for what its tenant has in progress is parked: it waits outside of its ring, and its
+-- label stands in the hash `parked`, under the name of the tenant.
+
+local function tenant_of(lane_name)
+  return string.match(lane_name, '^[^:]*:[^:]*')
+end
+
+-- How many messages of a tenant have not ended, and are in progress.
+local function tenant_counts(step, tenant)
+  local user, cube = string.match(tenant, '^([^:]*):(.*)$')
+  local depth, running = 0, 0
+  for _, field in ipairs(redis.call('HKEYS', step.lanes_of .. user)) do
+    if string.sub(field, 1, #cube + 1) == cube .. ':' then
+      local lane = see_lane(step, user .. ':' .. field)
+      depth = depth + lane.aside + redis.call('XLEN', lane.key)
+      running = running + pending_of(lane)
+    end
+  end
+  return depth, running
+end
+
+-- How many more messages of a lane's tenant may be in progress.
+local function tenant_room(step, lane_name)
+  local most = step.limits.tenant_running
+  if not most then
+    return math.huge
+  end
+  local _, running = tenant_counts(step, tenant_of(lane_name))
+  return math.max(0, most - running)
+end
+
+-- The labels of a tenant's parked lanes, each with a space before it.
+local function parked_of(step, tenant)
+  return redis.call('HGET', step.prefix .. ':parked', tenant) or ''
+end
+
+-- Lets a lane wait until its tenant has fewer messages in progress.
+local function park(step, lane)
+  local tenant = tenant_of(lane.name)
+  local parked = parked_of(step, tenant)
+  if not string.find(parked .. ' ', ' ' .. lane.label .. ' ', 1, true) then
+    redis.call('HSET', step.prefix .. ':parked', tenant, parked .. ' ' .. lane.label)
+  end
+end
+
+-- Touches the parked lanes of the tenants of these lanes, as far as they have room again: they are parked no more.
+local function unpark(step, lanes)
+  if #lanes == 0 or redis.call('EXISTS', step.prefix .. ':parked') == 0 then
+    return
+  end
+  for _, lane in ipairs(lanes) do
+    local tenant = tenant_of(lane.name)
+    local parked = parked_of(step, tenant)
+    if parked ~= '' and tenant_room(step, lane.name) > 0 then
+      redis.call('HDEL', step.prefix .. ':parked', tenant)
+      for label in string.gmatch(parked, '%S+') do
+        lane_of(step, tenant .. ':' .. label)
+      end
+    end
+  end
+end
