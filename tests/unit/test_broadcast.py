@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from living import started
 from reverie.backends.interface import Broadcast
 from reverie.storage import broadcast as module
 from reverie.storage.broadcast import LARGEST_NEWS, FileBroadcast
@@ -33,19 +34,12 @@ def speaker(path: str, monkeypatch: pytest.MonkeyPatch):
     speaker.close()
 
 
-async def begin(heard: AsyncGenerator[bytes]) -> asyncio.Future[bytes]:
-    """Take the first step of the generator: from then on it hears."""
-    first = asyncio.ensure_future(anext(heard))
-    await asyncio.sleep(0)
-    return first
-
-
 @asynccontextmanager
 async def listening(
     broadcast: Broadcast,
 ) -> AsyncIterator[tuple[AsyncGenerator[bytes], asyncio.Future[bytes]]]:
     heard = broadcast.listen()
-    first = await begin(heard)
+    first = await started(anext(heard))
     try:
         yield heard, first
     finally:
@@ -82,7 +76,7 @@ async def test_the_folder_is_not_looked_at_each_time(
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     assert not speaker.is_heard
     heard = FileBroadcast(path).listen()
-    first = await begin(heard)
+    first = await started(anext(heard))
     assert not speaker.is_heard
     now += 1
     assert speaker.is_heard

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
+from living import started
 from redis_bench import NOW, Bench, message, open_bench
 from reverie.backends.moves import Move, Renewal, Settlement, Status
 from reverie.backends.redis import RedisBackend, UnsafeServerError
@@ -266,8 +267,7 @@ async def test_a_cancelled_task_can_still_hand_back_what_it_holds(bench: Bench) 
         finally:
             await bench.settle(*claims, move=Move.RELEASE, attempt=False)
 
-    working = asyncio.create_task(work())
-    await asyncio.sleep(0)
+    working = await started(work())
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
