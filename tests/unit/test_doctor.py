@@ -165,9 +165,9 @@ def test_a_stopped_worker(place: Place) -> None:
 
 @SQLITE
 def test_a_handler_that_hangs(place: Place) -> None:
-    hangs = "import time\n" + RIGHT.replace("max_attempts=1", "concurrency=1")
+    hangs = "import threading\n" + RIGHT.replace("max_attempts=1", "concurrency=1")
     place.extra["REVERIE_WORKER__GRACE_S"] = "0"
-    with used(place, hangs.replace("    pass", "    time.sleep(600)")):
+    with used(place, hangs.replace("    pass", "    threading.Event().wait()")):
         types(place, "reverie worker start")
         items = submit(place, "work", 2)
         with place.scheduler() as scheduler:
