@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import queue
 import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from listening import listening
 from living import started
-from reverie.backends.interface import Broadcast
 from reverie.storage import broadcast as module
 from reverie.storage.broadcast import LARGEST_NEWS, FileBroadcast
 from reverie.storage.peers import News, Peers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
 
@@ -32,20 +30,6 @@ def speaker(path: str, monkeypatch: pytest.MonkeyPatch):
     speaker = FileBroadcast(path)
     yield speaker
     speaker.close()
-
-
-@asynccontextmanager
-async def listening(
-    broadcast: Broadcast,
-) -> AsyncIterator[tuple[AsyncGenerator[bytes], asyncio.Future[bytes]]]:
-    heard = broadcast.listen()
-    first = await started(anext(heard))
-    try:
-        yield heard, first
-    finally:
-        first.cancel()
-        await asyncio.wait([first])
-        await heard.aclose()
 
 
 async def test_all_listeners_hear_in_order(path: str, speaker: FileBroadcast) -> None:

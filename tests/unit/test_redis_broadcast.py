@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from listening import listening
 from living import until
 from reverie.backends.redis import RedisBackend
 from reverie.backends.redis import broadcast as module
@@ -18,9 +19,7 @@ from reverie.errors import BackendUnavailableError
 from servers import valkey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-
-    from reverie.backends.redis.broadcast import RedisBroadcast
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     Join = Callable[..., Awaitable[RedisBackend]]
 
@@ -39,22 +38,6 @@ async def join(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             return backend
 
         yield opened
-
-
-@asynccontextmanager
-async def listening(
-    listener: RedisBroadcast, *speakers: RedisBroadcast
-) -> AsyncIterator[tuple[AsyncGenerator[bytes], asyncio.Future[bytes]]]:
-    """Listen, from when the speakers have noticed it."""
-    heard = listener.listen()
-    first = asyncio.ensure_future(anext(heard))
-    await until(lambda: all(speaker.is_heard for speaker in speakers))
-    try:
-        yield heard, first
-    finally:
-        first.cancel()
-        await asyncio.wait([first])
-        await heard.aclose()
 
 
 async def test_all_listeners_hear_in_order(join: Join) -> None:
