@@ -82,7 +82,6 @@ def test_a_database_that_takes_no_writes(bench: Bench, disk: Disk, started: bool
     assert len(waiting(folder)) == 3
     disk.works()
     bench.scheduler.start()
-    bench.scheduler.runtime.ingester.poke()
     wait_until(lambda: waiting(folder) == [])
     bench.wait(0, 3, 6, 9)
     bench.scheduler.close()
