@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from gate import pass_gate
+from living import passes
 from reverie import Bury, Cancel, Context, Done, Message, Remember, Retry, Snooze
 
 
@@ -23,13 +23,11 @@ def work(message: Message, ctx: Context) -> object:
 
 
 async def work_async(message: Message, ctx: Context) -> object:
-    await asyncio.sleep(0)
+    await passes()
     return work(message, ctx)
 
 
 def work_batch(messages: list[Message], ctx: Context) -> object:
-    if any(message.content == "raise" for message in messages):
-        raise ValueError("poison")
     return {message.key: work(message, ctx) for message in messages}
 
 
@@ -48,7 +46,7 @@ def hang(argument: str) -> None:
 
 def leave_child(argument: str) -> None:
     """Start a process that would live on, say which, and die."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     Path(argument).write_text(str(child.pid))
     os._exit(1)
 
@@ -72,15 +70,6 @@ def stop(_: str) -> object:
     return None
 
 
-def meet(argument: str) -> object:
-    """Wait until as many processes as the argument says are here."""
-    folder, _, number = argument.rpartition(" ")
-    Path(folder, str(os.getpid())).touch()
-    while len(list(Path(folder).iterdir())) < int(number):
-        time.sleep(0.005)
-    return None
-
-
 def fail(_: str) -> None:
     raise ZeroDivisionError("cannot share by none")
 
@@ -91,14 +80,13 @@ def raise_bury(_: str) -> None:
 
 ACTIONS = {
     "hang": hang,
-    "sleep": lambda seconds: time.sleep(float(seconds)),
+    "gate": pass_gate,
     "exit": lambda code: os._exit(int(code)),
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "crash": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
     "leave": leave_child,
     "fork": fork,
     "stop": stop,
-    "meet": meet,
     "fail": fail,
     "quit": lambda _: sys.exit(3),
     "retry": lambda _: Retry(after=5, reason="later"),

@@ -1,4 +1,4 @@
-"""Which processes live."""
+"""Which processes live, and waiting for what happens in them or on this event loop."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import os
 import select
 import time
+import types
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Generator, Iterable
+
+T = TypeVar("T")
 
 
 def children(of: int | None = None) -> set[int]:
@@ -21,10 +24,6 @@ def children(of: int | None = None) -> set[int]:
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             found.update(int(pid) for pid in (thread / "children").read_text().split())
     return found
-
-
-def list_of(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
 
 
 def is_gone(pid: int) -> bool:
@@ -48,6 +47,26 @@ async def until(condition: Callable[[], object], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  there is nobody who could tell us
             await asyncio.sleep(0.001)
+
+
+async def started(work: Awaitable[T]) -> asyncio.Task[T]:
+    """A task that has done its work up to where it first waits."""
+    begun = asyncio.Event()
+
+    async def run() -> T:
+        begun.set()
+        return await work
+
+    task = asyncio.create_task(run())
+    await begun.wait()
+    return task
+
+
+@types.coroutine
+def passes(number: int = 1) -> Generator[None]:
+    """Let the event loop go round so many times: all that is ready goes first."""
+    for _ in range(number):
+        yield
 
 
 def wait_until_gone(pids: Iterable[int], seconds: float = 30) -> None:

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 APPS = Path(__file__).parent / "chaos"
 """Where the handlers of worker processes under test are."""
+PATHS = {
+    "PYTHONPATH": os.pathsep.join(
+        filter(None, [str(APPS), str(APPS.parent), os.environ.get("PYTHONPATH", "")])
+    )
+}
+"""What their processes need in their environment."""
 REVERIE = str(Path(sys.executable).with_name("reverie"))
 
 
@@ -72,10 +78,9 @@ class Place:
     @contextmanager
     def worker(self, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run `reverie worker` until the block ends; then it must stop cleanly, unless it was killed."""
-        paths = [str(APPS), str(APPS.parent), os.environ.get("PYTHONPATH", "")]
         process = subprocess.Popen(
             [REVERIE, "worker", *arguments],
-            env=self.environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | environment,
+            env=self.environment | PATHS | environment,
             cwd=self.folder,
         )
         try:

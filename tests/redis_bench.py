@@ -20,7 +20,7 @@ from reverie.message import Message
 from servers import RedisClock, delete_keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
 NOW = 1_800_000_000_000
 
@@ -58,6 +58,15 @@ class Bench:
         others = {":labels", ":horizon", ":expiry", ":dead", ":failed", ":cancelled"}
         of_items = (":wake", ":history", "-status")
         return {key for key in self.key_names() - others if not key.startswith(of_items)}
+
+    async def cost(self, work: Awaitable[object]) -> int:
+        """How many commands some work is for the server, which nobody else may use meanwhile."""
+        before = self._commands()
+        await work
+        return self._commands() - before
+
+    def _commands(self) -> int:
+        return sum(command["calls"] for command in self.server.info("commandstats").values())
 
     def tokens(self, label: str) -> int:
         return self.server.llen(f"{self.prefix}:wake:{label}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from places import SHARED, Place
+from places import PATHS, SHARED, Place
 from reverie import Message
 from reverie.backends.moves import Status
 from reverie.backends.views import MOST_KEPT, StatusQuery
@@ -33,6 +33,7 @@ class Worker:
         worker = Path(__file__).with_name("worker.py")
         environment = {
             **self.place.environment,
+            **PATHS,
             "REVERIE_WORKER__LEASE_S": "2",
             "REVERIE_WORKER__RENEW_S": "0.5",
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from living import passes
 from reverie import AsyncScheduler, Done, Message, Remember
 from reverie.cli.worker import run_until_stopped
 
@@ -12,7 +13,7 @@ scheduler = AsyncScheduler()
 
 @scheduler.handler("note", concurrency=16)
 async def note(message: Message) -> Done:
-    await asyncio.sleep(0)
+    await passes()
     return Done(effects=[Remember(memory_id=f"note-{message.content}", text=f"note {message.content}")])
 
 

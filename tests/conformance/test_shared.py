@@ -7,16 +7,9 @@ import asyncio
 import pytest
 
 from conformance.conftest import Bench
-from reverie.backends.shared import (
-    BREAKER_ONLY,
-    BreakerRules,
-    Grant,
-    LimiterRules,
-    Rules,
-    Signal,
-    SignalKind,
-)
+from reverie.backends.shared import BreakerRules, Grant, LimiterRules, Rules, Signal, SignalKind
 
+BREAKER_ONLY = Rules(limiter=None)
 SUCCESS = Signal(SignalKind.SUCCESS)
 FAILURE = Signal(SignalKind.FAILURE)
 RELEASE = Signal(SignalKind.RELEASE)

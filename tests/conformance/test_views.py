@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.conftest import Bench, done, message, settle
+from living import started
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move, Presence, ScopeLimits, Settlement
 from reverie.backends.views import MOST_KEPT, Attempt, LabelState, LaneState, QueueHealth
@@ -424,8 +425,7 @@ async def test_nobody_hears_what_is_said_to_nobody(bench: Bench) -> None:
 
 async def test_listening_can_be_ended(bench: Bench) -> None:
     heard = bench.backend.broadcast.listen()
-    waiting = asyncio.ensure_future(anext(heard))
-    await asyncio.sleep(0)
+    waiting = await started(anext(heard))
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait([waiting])

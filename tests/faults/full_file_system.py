@@ -10,8 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from reverie import Done, Message, Remember, Scheduler
-from reverie.dispatch import service
+from reverie import Done, Message, Remember, Scheduler, service
 from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from reverie.errors import BackendUnavailableError
 from scale import SCALE, evidence
+from small_disk import run_on_small_disk
 
 from .conftest import Bench
 from .disk import EVERYWHERE, LOG, Disk
@@ -73,23 +72,10 @@ def test_a_worker_pauses_and_finishes_by_itself(bench: Bench, disk: Disk, fault,
 @pytest.mark.skipif(SCALE != 1, reason="a real file system is filled under REVERIE_TEST_SCALE=1 (make soak)")
 @pytest.mark.timeout(300)
 def test_a_real_file_system_that_is_full(tmp_path: Path) -> None:
-    """In a name space of its own, where everybody may mount."""
     program = Path(__file__).with_name("full_file_system.py")
-    script = 'mount -t tmpfs -o size=16m tmpfs "$1" || exit 77; exec "$2" "$3" "$1"'
-    if shutil.which("unshare") is None:
-        pytest.skip("no unshare: a small file system cannot be mounted")
     with evidence("full-file-system") as figures:
-        done = subprocess.run(
-            ["unshare", "-rm", "sh", "-c", script, "sh", str(tmp_path), sys.executable, str(program)],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        if done.returncode == 77 or "unshare" in done.stderr:
-            pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-        assert done.returncode == 0, done.stderr
-        figures.update(json.loads(done.stdout))
+        shown = run_on_small_disk("16m", tmp_path, sys.executable, str(program), str(tmp_path), timeout_s=240)
+        figures.update(json.loads(shown))
         assert re.search(FAULTS["full"], figures["refusal"])
         assert figures["remembered"] == figures["accepted"] > 400
         assert figures["statuses"] == {"completed": figures["accepted"]}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from living import wait_until
 from places import SHARED, Place
 from reverie.capture.intake import add_message
 from reverie.capture.spool import Spool
+from small_disk import run_on_small_disk
 from spooling import damaged, waiting
 
 from .conftest import Bench
@@ -83,7 +82,6 @@ def test_a_database_that_takes_no_writes(bench: Bench, disk: Disk, started: bool
     assert len(waiting(folder)) == 3
     disk.works()
     bench.scheduler.start()
-    bench.scheduler.runtime.ingester.poke()
     wait_until(lambda: waiting(folder) == [])
     bench.wait(0, 3, 6, 9)
     bench.scheduler.close()
@@ -119,21 +117,7 @@ print(json.dumps({
 
 
 def test_a_real_file_system_that_is_full(tmp_path: Path) -> None:
-    """In a name space of its own, where everybody may mount."""
-    script = 'mount -t tmpfs -o size=256k tmpfs "$1" || exit 77; exec "$2" -c "$3" "$1"'
-    if shutil.which("unshare") is None:
-        pytest.skip("no unshare: a small file system cannot be mounted")
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script, "sh", str(tmp_path), sys.executable, FILL],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
+    figures = json.loads(run_on_small_disk("256k", tmp_path, sys.executable, "-c", FILL, str(tmp_path)))
     assert figures["refusals"] == [
         f"the spool {tmp_path}/spool did not keep this: the disk is full: free space on it, then try again"
     ]

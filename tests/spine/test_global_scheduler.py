@@ -49,20 +49,22 @@ def test_the_exit_waits_for_what_was_submitted_also_with_thread_pools(place: Pla
     shown = run(
         place,
         """
-        import time
+        import threading
         from concurrent.futures import ThreadPoolExecutor
         from reverie import ScheduleMessageItem, mem_scheduler
 
         pool = ThreadPoolExecutor(2)
+        ends = threading.Event()
 
         def slow(messages):
             for message in messages:
-                time.sleep(0.05)
+                ends.wait()
                 pool.submit(print, message.content, flush=True).result()
 
         mem_scheduler.register_handlers({"slow": slow})
         items = [ScheduleMessageItem(user_id="ann", label="slow", content=str(n)) for n in range(15)]
         mem_scheduler.memos_message_queue.submit_messages(items)
+        threading._register_atexit(ends.set)  # the last hook is the first to run
         """,
     )
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -32,7 +32,7 @@ SHORT_LEASE = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.3"}
 APP = """
 import os
 import pathlib
-import time
+import threading
 
 from reverie import Scheduler
 
@@ -45,7 +45,7 @@ def hold(message):
     if not held.exists():
         held.with_suffix(".new").write_text(str(os.getpid()))
         held.with_suffix(".new").rename(held)
-        time.sleep(600)
+        threading.Event().wait()
 
 @scheduler.handler("quick")
 def quick(message):
@@ -53,7 +53,7 @@ def quick(message):
 
 @scheduler.handler("stuck", timeout=0.05, max_attempts=1)
 def stuck(message):
-    time.sleep(600)
+    threading.Event().wait()
 """
 
 

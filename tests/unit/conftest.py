@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from redis_bench import Bench, open_bench
 from reverie import AsyncScheduler
 from reverie.capture.spool import Spool
 from reverie.settings import load_settings
@@ -28,6 +29,13 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
     opened = new_scheduler(url, clock)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+async def bench(redis_url: str) -> AsyncIterator[Bench]:
+    """An empty queue on a Redis server."""
+    async with open_bench(redis_url) as opened:
+        yield opened
 
 
 @pytest.fixture

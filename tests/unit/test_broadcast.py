@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import queue
 import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from reverie.backends.interface import Broadcast
+from listening import listening
+from living import started
 from reverie.storage import broadcast as module
 from reverie.storage.broadcast import LARGEST_NEWS, FileBroadcast
 from reverie.storage.peers import News, Peers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
     from pathlib import Path
 
 
@@ -31,27 +30,6 @@ def speaker(path: str, monkeypatch: pytest.MonkeyPatch):
     speaker = FileBroadcast(path)
     yield speaker
     speaker.close()
-
-
-async def begin(heard: AsyncGenerator[bytes]) -> asyncio.Future[bytes]:
-    """Take the first step of the generator: from then on it hears."""
-    first = asyncio.ensure_future(anext(heard))
-    await asyncio.sleep(0)
-    return first
-
-
-@asynccontextmanager
-async def listening(
-    broadcast: Broadcast,
-) -> AsyncIterator[tuple[AsyncGenerator[bytes], asyncio.Future[bytes]]]:
-    heard = broadcast.listen()
-    first = await begin(heard)
-    try:
-        yield heard, first
-    finally:
-        first.cancel()
-        await asyncio.wait([first])
-        await heard.aclose()
 
 
 async def test_all_listeners_hear_in_order(path: str, speaker: FileBroadcast) -> None:
@@ -82,7 +60,7 @@ async def test_the_folder_is_not_looked_at_each_time(
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     assert not speaker.is_heard
     heard = FileBroadcast(path).listen()
-    first = await begin(heard)
+    first = await started(anext(heard))
     assert not speaker.is_heard
     now += 1
     assert speaker.is_heard

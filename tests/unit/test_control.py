@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from living import passes
 from reverie import AsyncScheduler, Bury, Scheduler
 from reverie.errors import (
     InvalidMessageError,
@@ -173,7 +174,7 @@ def test_memo_pays_once(url: str) -> None:
     @scheduler.handler("async")
     async def async_handler(message, ctx):
         async def ask_slowly() -> dict:
-            await asyncio.sleep(0)
+            await passes()
             return ask()
 
         assert await ctx.memo("ask", ask_slowly) == {"answer": 42}

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from living import passes
 from reverie import Bury, Done, Message, Scheduler, Snooze
 from reverie.backends.moves import Status
 from reverie.backends.sqlite import SqliteBackend
@@ -61,7 +62,7 @@ def test_follow_ups_may_depend_on_each_other(scheduler: Scheduler) -> None:
 def test_a_middleware_that_is_cancelled_is_a_failed_run(scheduler: Scheduler) -> None:
     @scheduler.middleware
     async def clumsy(batch, proceed):
-        task = asyncio.create_task(asyncio.sleep(60))
+        task = asyncio.create_task(asyncio.Event().wait())
         task.cancel()
         await task
 
@@ -187,7 +188,7 @@ def test_concurrency_is_not_exceeded(scheduler: Scheduler) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0)
+        await passes()
         running -= 1
 
     scheduler.submit_messages([work(f"{user}{n}", user) for user in "abc" for n in range(6)])

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from reverie.cli.daemon import Daemon
 from reverie.observe.rules import failing_services
 from reverie.storage.peers import peers_folder
 from reverie.version import __version__
+from small_disk import run_on_small_disk
 from spooling import file_name
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ def test_a_stopped_worker(place: Place) -> None:
 
 @SQLITE
 def test_a_handler_that_hangs(place: Place) -> None:
-    hangs = "import time\n" + RIGHT.replace("max_attempts=1", "concurrency=1")
+    hangs = "import threading\n" + RIGHT.replace("max_attempts=1", "concurrency=1")
     place.extra["REVERIE_WORKER__GRACE_S"] = "0"
-    with used(place, hangs.replace("    pass", "    time.sleep(600)")):
+    with used(place, hangs.replace("    pass", "    threading.Event().wait()")):
         types(place, "reverie worker start")
         items = submit(place, "work", 2)
         with place.scheduler() as scheduler:
@@ -232,11 +232,7 @@ def test_too_much_work(place: Place) -> None:
 
 @SQLITE
 def test_a_full_disk(place: Place) -> None:
-    """A file system of its own, where everybody may mount."""
-    if shutil.which("unshare") is None:
-        pytest.skip("no unshare: a small file system cannot be mounted")
     script = """
-        mount -t tmpfs -o size=32m tmpfs "$1" || exit 77
         export REVERIE_DATA_DIR="$1" REVERIE_QUEUE__URL="" REVERIE_MEMORY__URL=""
         unset REVERIE_QUEUE__URL REVERIE_MEMORY__URL
         reverie="$2"
@@ -246,17 +242,9 @@ def test_a_full_disk(place: Place) -> None:
         rm "$1/filler"
         "$reverie" doctor --json; echo "exit $?"
     """
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script, "sh", str(place.folder), REVERIE],
-        env=place.environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    full, freed = re.findall(r"(\[.*?^\])\nexit 2", done.stdout, re.DOTALL | re.MULTILINE)
+    command = "sh", "-c", script, "sh", str(place.folder), REVERIE
+    shown = run_on_small_disk("32m", place.folder, *command, environment=place.environment)
+    full, freed = re.findall(r"(\[.*?^\])\nexit 2", shown, re.DOTALL | re.MULTILINE)
     wrong = {finding["check"]: finding for finding in json.loads(full)}
     assert wrong["disk"]["level"] == "error"
     assert "the disk is full" in wrong["disk"]["what"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from living import until
 from reverie import AsyncScheduler, Bury, Done, Message, Retry, Scheduler
 from reverie.clock import from_epoch_ms
 from reverie.observe.bus import EventBus, Wanted
@@ -426,7 +427,6 @@ def test_a_scheduler_that_was_stopped_tells_others_again(tmp_path: Path) -> None
 async def _hear_one(listening: Scheduler, speaking: Scheduler) -> list[Event]:
     async with asyncio.timeout(PATIENCE_S), aclosing(listening.runtime.backend.broadcast.listen()) as news:
         first = asyncio.ensure_future(anext(news))
-        while not speaking.runtime.bus.active:  # noqa: ASYNC110  nobody is told of it
-            await asyncio.sleep(0)
+        await until(lambda: speaking.runtime.bus.active)
         await asyncio.to_thread(speaking.submit, "work", user_id="ann", item_id="1")
         return decode_events(await first)

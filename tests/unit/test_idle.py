@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from living import until
+from living import started, until
 from reverie import AsyncScheduler
 from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
@@ -55,9 +55,7 @@ async def test_all_who_come_while_the_queue_is_asked_share_the_next_look(watch, 
     all_of_them = [watch.states("ann", NEVER, NEVER) for _ in range(100)]
     first = [asyncio.ensure_future(anext(states)) for states in all_of_them[:1]]
     await until(lambda: users.asked)
-    rest = [asyncio.ensure_future(anext(states)) for states in all_of_them[1:]]
-    for _ in range(10):
-        await asyncio.sleep(0)
+    rest = [await started(anext(states)) for states in all_of_them[1:]]
     users.let_through.set()
     assert {(await one).active_tasks for one in (*first, *rest)} == {1}
     assert users.asked == 2
@@ -77,8 +75,7 @@ async def test_that_nothing_is_left_is_told_at_once(watch, users, finishes) -> N
     async with aclosing(watch.states("ann", NEVER, NEVER)) as states:
         assert (await anext(states)).status == "running"
         users.active = 0
-        last = asyncio.ensure_future(anext(states))
-        await asyncio.sleep(0)
+        last = await started(anext(states))
         finishes.announce([Key("bob", "1"), Key("ann", "1")])
         assert (await last).status == "idle"
         with pytest.raises(StopAsyncIteration):
@@ -95,8 +92,7 @@ async def test_each_poll_tells_how_it_stands_and_the_time_ends_it(watch) -> None
 async def test_who_goes_leaves_nothing_behind(watch, finishes) -> None:
     states = watch.states("ann", NEVER, NEVER)
     await anext(states)
-    going = asyncio.ensure_future(anext(states))
-    await asyncio.sleep(0)
+    going = await started(anext(states))
     going.cancel()
     await asyncio.wait({going})
     assert "ann" not in watch._looks

@@ -15,9 +15,11 @@ import pytest
 import uvloop
 
 import cpu_handlers
-from living import children, is_gone, list_of, wait_until, wait_until_gone
+from gate import gate
+from living import children, is_gone, until, wait_until, wait_until_gone
 from reverie import Message, Scheduler
 from reverie.backends.moves import Claim, Status
+from reverie.dispatch import processes
 from reverie.dispatch.answers import Failed
 from reverie.dispatch.child_process import ChildProcess
 from reverie.dispatch.context import Context
@@ -73,12 +75,16 @@ async def executor(started):
 def test_an_answer_that_came_while_the_loop_of_a_server_was_held_up_is_heard() -> None:
     async def scene() -> None:
         executor = ProcessExecutor()
-        await executor.run(batch_of("a"), CONTEXT, 30)
-        running = asyncio.ensure_future(executor.run(batch_of("sleep 0.3"), CONTEXT, 1))
-        await asyncio.sleep(0.1)  # so that it is on its way
-        time.sleep(1.5)  # noqa: ASYNC251  a handler that blocks the event loop
-        assert await running == [Done()]
-        await executor.close()
+        try:
+            await executor.run(batch_of("a"), CONTEXT, 30)
+            with gate() as door:
+                running = asyncio.ensure_future(executor.run(batch_of(f"gate {door.path}"), CONTEXT, 1))
+                await asyncio.to_thread(door.arrival)
+            too_late = time.monotonic() + 1
+            wait_until(lambda: time.monotonic() > too_late)  # blocks the event loop, as a bad handler does
+            assert await running == [Done()]
+        finally:
+            await executor.close()
 
     uvloop.run(scene())
 
@@ -139,7 +145,7 @@ async def test_after_a_retry_the_rest_of_the_lane_is_not_run(executor: ProcessEx
 
 async def test_poison_in_a_batch_fails_alone(executor: ProcessExecutor) -> None:
     of = handler(cpu_handlers.work_batch, batch=True)
-    outcomes = await executor.run(batch_of("a", "raise", "c", of=of, users="xyz"), CONTEXT, 30)
+    outcomes = await executor.run(batch_of("a", "fail", "c", of=of, users="xyz"), CONTEXT, 30)
     assert [type(outcome) for outcome in outcomes] == [Done, Failed, Done]
 
 
@@ -168,14 +174,15 @@ async def test_all_messages_of_the_call_that_died_are_lost(executor: ProcessExec
     assert [type(outcome) for outcome in outcomes] == [Died, Died]
 
 
-async def test_a_neighbour_in_another_process_goes_on(executor: ProcessExecutor, tmp_path: Path) -> None:
+async def test_a_neighbour_in_another_process_goes_on(executor: ProcessExecutor) -> None:
     of = handler(concurrency=2)
-    both = batch_of(f"meet {tmp_path} 2", of=of), batch_of(f"meet {tmp_path} 2", of=of)
-    assert await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in both)) == [[Done()], [Done()]]
-    slow, dying = batch_of("sleep 0.5", of=of), batch_of("kill", of=of)
-    first, second = await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in (slow, dying)))
-    assert first == [Done()]
-    assert isinstance(second[0], Died)
+    with gate() as door:
+        running = asyncio.ensure_future(executor.run(batch_of(f"gate {door.path}", of=of), CONTEXT, 30))
+        await asyncio.to_thread(door.arrival)
+        (dying,) = await executor.run(batch_of("kill", of=of), CONTEXT, 30)
+        assert isinstance(dying, Died)
+        assert not running.done()
+    assert await running == [Done()]
 
 
 async def test_a_handler_that_hangs_is_killed_in_time(executor: ProcessExecutor, tmp_path: Path) -> None:
@@ -189,13 +196,32 @@ async def test_a_handler_that_hangs_is_killed_in_time(executor: ProcessExecutor,
     assert await executor.run(batch_of("retry"), CONTEXT, 30) == [Retry(after=5, reason="later")]
 
 
-async def test_the_time_is_for_each_call(executor: ProcessExecutor) -> None:
+class Watch:
+    """A clock in the hand of the test, which sees who looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.looks = 0
+
+    def monotonic(self) -> float:
+        self.looks += 1
+        return self.now
+
+
+async def test_the_time_is_for_each_call(executor: ProcessExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch()
+    monkeypatch.setattr(processes, "time", watch)
     of = handler(cpu_handlers.work_batch, batch=True)
-    outcomes = await executor.run(
-        batch_of("raise", "sleep 0.3", "sleep 0.3", of=of, users="xyz"), CONTEXT, 0.5
-    )
-    assert [type(outcome) for outcome in outcomes][:2] == [Failed, Done]
-    assert "timeout" not in outcomes[0].reason
+    with gate() as door:
+        batch = batch_of(f"gate {door.path}", "fail", of=of, users="xy")
+        running = asyncio.ensure_future(executor.run(batch, CONTEXT, 0.1))
+        for _ in ("both", "the first alone"):
+            await asyncio.to_thread(door.arrival)
+            watch.now += 0.08
+            seen = watch.looks + 2  # one may be for a report that comes late
+            await until(lambda: watch.looks >= seen or running.done())  # noqa: B023
+            door.open()
+        assert (await running)[0] == Done()
 
 
 async def test_what_is_abandoned_is_killed_and_not_answered(
@@ -225,14 +251,17 @@ async def test_what_is_abandoned_while_it_waits_for_room_never_runs(
     assert await running[0] == [None]
 
 
-async def test_as_many_processes_as_there_is_room_for(
-    executor: ProcessExecutor, tmp_path: Path, started
-) -> None:
+async def test_as_many_processes_as_there_is_room_for(executor: ProcessExecutor, started) -> None:
     of = handler(concurrency=4)
-    batches = [batch_of(f"meet {tmp_path} 4", of=of) for _ in range(4)]
-    await asyncio.gather(*(executor.run(batch, CONTEXT, 30) for batch in batches))
-    assert len(started()) == 4
-    assert {path.name for path in list_of(tmp_path)} == {str(pid) for pid in started()}
+    with gate() as door:
+        batches = [batch_of(f"gate {door.path}", of=of) for _ in range(5)]
+        running = [asyncio.ensure_future(executor.run(batch, CONTEXT, 30)) for batch in batches]
+        arrived = [await asyncio.to_thread(door.arrival) for _ in range(4)]
+        assert len(set(arrived)) == 4
+        assert set(arrived) == started()
+        door.open()
+        assert await asyncio.to_thread(door.arrival) in arrived
+    assert await asyncio.gather(*running) == [[Done()]] * 5
 
 
 async def test_a_process_killed_while_it_waits_is_nobodys_loss(executor: ProcessExecutor) -> None:

@@ -7,12 +7,12 @@ import importlib
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
 
-from redis_bench import NOW, Bench, message, open_bench
+from living import started
+from redis_bench import NOW, Bench, message
 from reverie.backends.moves import Move, Renewal, Settlement, Status
 from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
@@ -23,16 +23,6 @@ from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
 from reverie.message import Lane
 from servers import valkey
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    async with open_bench(redis_url) as opened:
-        yield opened
-
 
 # -- keys --------------------------------------------------------------------------------------------
 
@@ -266,8 +256,7 @@ async def test_a_cancelled_task_can_still_hand_back_what_it_holds(bench: Bench) 
         finally:
             await bench.settle(*claims, move=Move.RELEASE, attempt=False)
 
-    working = asyncio.create_task(work())
-    await asyncio.sleep(0)
+    working = await started(work())
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from listening import listening
+from living import until
 from reverie.backends.redis import RedisBackend
 from reverie.backends.redis import broadcast as module
 from reverie.backends.redis.broadcast import LARGEST_NEWS, MOST_UNSENT
@@ -17,9 +19,7 @@ from reverie.errors import BackendUnavailableError
 from servers import valkey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-
-    from reverie.backends.redis.broadcast import RedisBroadcast
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     Join = Callable[..., Awaitable[RedisBackend]]
 
@@ -38,29 +38,6 @@ async def join(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             return backend
 
         yield opened
-
-
-@asynccontextmanager
-async def listening(
-    listener: RedisBroadcast, *speakers: RedisBroadcast
-) -> AsyncIterator[tuple[AsyncGenerator[bytes], asyncio.Future[bytes]]]:
-    """Listen, from when the speakers have noticed it."""
-    heard = listener.listen()
-    first = asyncio.ensure_future(anext(heard))
-    for speaker in speakers:
-        await until(speaker, heard=True)
-    try:
-        yield heard, first
-    finally:
-        first.cancel()
-        await asyncio.wait([first])
-        await heard.aclose()
-
-
-async def until(speaker: RedisBroadcast, *, heard: bool) -> None:
-    async with asyncio.timeout(20):
-        while speaker.is_heard is not heard:  # noqa: ASYNC110  nobody is told of it
-            await asyncio.sleep(0)
 
 
 async def test_all_listeners_hear_in_order(join: Join) -> None:
@@ -82,7 +59,7 @@ async def test_whether_anyone_else_listens(join: Join) -> None:
         other.say(b"yours")
         assert await first == b"yours"
         assert not speaker.is_heard
-    await until(other, heard=False)
+    await until(lambda: not other.is_heard)
 
 
 async def test_the_server_is_not_asked_each_time(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,11 +136,11 @@ async def test_a_server_that_goes_away_is_no_reason_to_fail(join: Join) -> None:
         listener, speaker = [(await join(url)).broadcast for _ in range(2)]
         heard = listener.listen()
         first = asyncio.ensure_future(anext(heard))
-        await until(speaker, heard=True)
+        await until(lambda: speaker.is_heard)
     with pytest.raises(BackendUnavailableError):
         await first
     speaker.say(b"news")
-    await until(speaker, heard=False)
+    await until(lambda: not speaker.is_heard)
 
 
 async def test_who_has_just_come_knows_at_once_that_someone_listens(join: Join) -> None:

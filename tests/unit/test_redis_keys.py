@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,16 +13,6 @@ from reverie.backends.redis import keys
 from reverie.backends.redis.library import LIBRARY, MOVES, library_name, library_source
 from reverie.backends.views import StatusQuery
 from servers import valkey
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    async with open_bench(redis_url) as opened:
-        yield opened
-
 
 # -- nothing is left ---------------------------------------------------------------------------------
 
@@ -297,11 +286,6 @@ async def test_every_worker_hears_of_a_cancel(bench: Bench) -> None:
 
 
 async def test_the_cost_of_a_move_does_not_grow_with_the_number_of_tenants() -> None:
-    async def commands(bench: Bench, work) -> int:
-        before = sum(s["calls"] for s in bench.server.info("commandstats").values())
-        await work
-        return sum(s["calls"] for s in bench.server.info("commandstats").values()) - before
-
     costs = []
     with valkey() as url:
         for tenants in (10, 5000):
@@ -316,12 +300,12 @@ async def test_the_cost_of_a_move_does_not_grow_with_the_number_of_tenants() -> 
 
                 costs.append(
                     [
-                        await commands(bench, claim()),
-                        await commands(bench, bench.queue.renew(claims, 30_000)),
-                        await commands(bench, bench.settle(*claims)),
-                        await commands(bench, bench.queue.submit([message("2", "u3")])),
-                        await commands(bench, bench.control(CancelItems, user_id="u9")),
-                        await commands(bench, bench.queue.advance(10)),
+                        await bench.cost(claim()),
+                        await bench.cost(bench.queue.renew(claims, 30_000)),
+                        await bench.cost(bench.settle(*claims)),
+                        await bench.cost(bench.queue.submit([message("2", "u3")])),
+                        await bench.cost(bench.control(CancelItems, user_id="u9")),
+                        await bench.cost(bench.queue.advance(10)),
                     ]
                 )
     assert costs[0] == costs[1]

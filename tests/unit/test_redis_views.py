@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from redis_bench import NOW, Bench, message, open_bench, within
@@ -12,16 +10,6 @@ from reverie.backends.moves import Move
 from reverie.backends.views import LaneState, QueueHealth
 from reverie.message import Key, Lane
 from servers import valkey
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-async def bench(redis_url: str) -> AsyncIterator[Bench]:
-    async with open_bench(redis_url) as opened:
-        yield opened
-
 
 # -- lanes -------------------------------------------------------------------------------------------
 
@@ -138,11 +126,6 @@ async def test_a_lane_whose_stream_was_deleted_has_no_age(bench: Bench) -> None:
 
 
 async def test_the_cost_of_a_view_does_not_grow_with_the_work() -> None:
-    async def commands(bench: Bench, work) -> int:
-        before = sum(s["calls"] for s in bench.server.info("commandstats").values())
-        await work
-        return sum(s["calls"] for s in bench.server.info("commandstats").values()) - before
-
     costs = []
     with valkey() as url:
         for lanes in (250, 2500):
@@ -153,10 +136,10 @@ async def test_the_cost_of_a_view_does_not_grow_with_the_work() -> None:
                 views = bench.backend.views
                 costs.append(
                     [
-                        await commands(bench, views.health()),
-                        await commands(bench, views.labels()),
-                        await commands(bench, views.lanes("u1")),
-                        await commands(bench, views.history(Key("u1", "1"))),
+                        await bench.cost(views.health()),
+                        await bench.cost(views.labels()),
+                        await bench.cost(views.lanes("u1")),
+                        await bench.cost(views.history(Key("u1", "1"))),
                     ]
                 )
     assert costs[0] == costs[1]

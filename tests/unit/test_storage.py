@@ -10,6 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from living import started
 from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
 from reverie.storage.sqlite import Database
 
@@ -61,10 +62,10 @@ def test_an_error_of_the_file_is_not_blamed_on_what_was_to_be_written(database: 
 
 
 async def test_a_caller_who_is_cancelled_does_not_stop_the_writer(database: Database) -> None:
-    hold = threading.Event()
-    first = database.submit(lambda _: hold.wait(10))
-    waiting = asyncio.create_task(database.write(insert(1)))
-    await asyncio.sleep(0)
+    entered, hold = threading.Event(), threading.Event()
+    first = database.submit(lambda _: (entered.set(), hold.wait(10)))
+    assert entered.wait(10)  # what comes from now on is not of its transaction
+    waiting = await started(database.write(insert(1)))
     waiting.cancel()
     await asyncio.wait({waiting})
     hold.set()

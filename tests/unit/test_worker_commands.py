@@ -30,7 +30,7 @@ SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 APP = """
 import os
 import pathlib
-import time
+import threading
 
 from reverie import Scheduler
 
@@ -43,20 +43,24 @@ def quick(message):
 @scheduler.handler("hold")
 def hold(message):
     folder = pathlib.Path(message.content)
-    (folder / "held").touch()
-    while not (folder / "release").exists():
-        time.sleep(0.01)
+    (folder / "held").write_text("")
+    (folder / "release").read_text()
 
 @scheduler.handler("stuck", timeout=0.05, max_attempts=1)
 def stuck(message):
-    time.sleep(600)
+    threading.Event().wait()
 """
 OTHER = APP.replace('"quick"', '"other"')
 
 
 @contextmanager
 def tidy(place: Place) -> Iterator[Daemon]:
-    """Handlers in the working folder; whatever runs in the background at the end is ended."""
+    """Handlers in the working folder; whatever runs in the background at the end is ended.
+
+    Who opens one end of `held` or `release` waits for who opens the other.
+    """
+    for name in ("held", "release"):
+        os.mkfifo(place.folder / name)
     (place.folder / "app.py").write_text(APP)
     (place.folder / "other.py").write_text(OTHER)
     daemon = Daemon(place.folder)
@@ -296,13 +300,13 @@ def test_a_stop_waits_for_handlers(place: Place) -> None:
     with tidy(place), place.scheduler() as scheduler:
         start(place)
         receipt = scheduler.submit("hold", user_id="ann", content=str(place.folder))
-        wait_until((place.folder / "held").exists)
+        (place.folder / "held").read_text()
         stop = subprocess.Popen(
             [REVERIE, "worker", "stop"], env=place.environment, cwd=place.folder, stdout=subprocess.PIPE
         )
         with pytest.raises(subprocess.TimeoutExpired):
             stop.wait(1)
-        (place.folder / "release").touch()
+        (place.folder / "release").write_text("")
         assert b"has stopped" in stop.communicate(timeout=60)[0]
         assert stop.returncode == 0
         assert scheduler.status("ann", receipt.item_id)[0].status is Status.COMPLETED
@@ -314,7 +318,7 @@ def test_a_stop_that_does_not_wait(place: Place, processes: str) -> None:
     with tidy(place) as daemon, place.scheduler() as scheduler:
         pid = start(place, "--processes", processes)
         scheduler.submit("hold", user_id="ann", content=str(place.folder))
-        wait_until((place.folder / "held").exists)
+        (place.folder / "held").read_text()
         assert answer(place, "stop", "--now")["pid"] == pid
         assert is_gone(pid)
         assert (daemon.is_locked, daemon.state_file.exists()) == (False, False)
@@ -326,11 +330,11 @@ def test_a_stop_that_takes_too_long(place: Place) -> None:
     with tidy(place) as daemon, place.scheduler() as scheduler:
         pid = start(place)
         scheduler.submit("hold", user_id="ann", content=str(place.folder))
-        wait_until((place.folder / "held").exists)
+        (place.folder / "held").read_text()
         with pytest.raises(DaemonError, match=f"process {pid}.* did not stop in 0.2 s.*stop --now"):
             control.stop(daemon, grace_s=0.2, now=False, say=said.append)
         assert daemon.running().pid == pid
-        (place.folder / "release").touch()
+        (place.folder / "release").write_text("")
         assert control.stop(daemon, grace_s=30, now=False, say=said.append).pid == pid
         assert control.stop(daemon, grace_s=30, now=False, say=said.append) is None
 
@@ -338,7 +342,9 @@ def test_a_stop_that_takes_too_long(place: Place) -> None:
 @SQLITE
 def test_a_start_that_takes_too_long_leaves_nothing(place: Place) -> None:
     with tidy(place) as daemon:
-        (place.folder / "slow.py").write_text("import time\nprint('I wait', flush=True)\ntime.sleep(600)")
+        (place.folder / "slow.py").write_text(
+            "import threading\nprint('I wait', flush=True)\nthreading.Event().wait()"
+        )
         with pytest.raises(DaemonError, match="was not ready after 3 s and was ended"):
             control.start(
                 daemon, Launch(options={"--app": "slow:scheduler"}, folder=str(place.folder)), patience_s=3

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     """From a state and the time to the next state and an answer."""
 
 __all__ = [
-    "BREAKER_ONLY",
     "DEFAULT_RULES",
     "LEASE_MS",
     "MOST_LISTED",
@@ -87,7 +86,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_RULES = Rules()
-BREAKER_ONLY = Rules(limiter=None)
 
 
 class SignalKind(StrEnum):

@@ -64,11 +64,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None = None
     """Where to go on, if there were more than the limit."""
 
-    @property
-    def truncated(self) -> bool:
-        """Whether there were more than the limit."""
-        return self.next is not None
-
 
 class LabelState(msgspec.Struct, frozen=True, kw_only=True):
     """How the work of one label stands. What has ended counts as long as its status is kept."""

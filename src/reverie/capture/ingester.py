@@ -32,7 +32,7 @@ LEAST_PAUSE_S = 0.1
 
 
 class SpoolIngester(LoopService):
-    """Looks into the folder now and then, and when it is poked. One process at a time takes files in.
+    """Looks into the folder now and then. One process at a time takes files in.
 
     A file is removed when the queue has its message; a second submit of it would be a duplicate. While the
     queue takes no more of a user, or refuses a label because no worker handles it yet, the files of that
@@ -52,8 +52,6 @@ class SpoolIngester(LoopService):
         self._files = files
         self._submit = submit
         self._look_s = look_s
-        self._loop_here: asyncio.AbstractEventLoop | None = None
-        self._poked = asyncio.Event()
         self._away = False
         self._held: dict[str, float] = {}
         """Users of whom the queue takes no more in this look, and when to ask again, in seconds."""
@@ -61,16 +59,6 @@ class SpoolIngester(LoopService):
         """Files of such users, so that they need not be read again."""
         self._unhandled: set[str] = set()
         """Labels that nobody handles, of which the log has told."""
-
-    async def start(self) -> None:
-        """See `Service.start`."""
-        self._loop_here = asyncio.get_running_loop()
-        await super().start()
-
-    def poke(self) -> None:
-        """Look at once. Safe from any thread."""
-        if self._loop_here is not None and not self._loop_here.is_closed():
-            self._loop_here.call_soon_threadsafe(self._poked.set)
 
     async def look(self) -> float:
         """Take in what waits; answers after how many seconds to look again."""
@@ -90,9 +78,8 @@ class SpoolIngester(LoopService):
         return max(LEAST_PAUSE_S, min(self._held.values())) if self._held else self._look_s
 
     async def _turn(self) -> None:
-        self._poked.clear()
         pause = await self.look()
-        await self._until_stopped(self._poked.wait(), asyncio.sleep(pause))
+        await self._until_stopped(asyncio.sleep(pause))
 
     async def _take(self, names: deque[str]) -> None:
         self._owners = {name: self._owners[name] for name in names if name in self._owners}

@@ -8,8 +8,8 @@ import typer
 
 from reverie.cli import completion
 from reverie.cli.app import opened
-from reverie.cli.bulk import CANCEL, Meant, carry_out
-from reverie.cli.options import All, AnyUser, Json, Limit, OfCube, OfLabel, OfTask, Url, Yes
+from reverie.cli.bulk import CANCEL, of_items
+from reverie.cli.options import Json, Url
 from reverie.cli.output import note, plain, print_json, say
 
 __all__ = ["commands"]
@@ -20,22 +20,8 @@ Label = Annotated[str, typer.Argument(help="The label.", autocompletion=completi
 
 
 @commands.command()
-def cancel(
-    item_ids: Annotated[
-        Optional[list[str]],  # noqa: UP045  typer reads this when it runs
-        typer.Argument(help="Items of --user.", autocompletion=completion.open_items),
-    ] = None,
-    *,
-    user: AnyUser = None,
-    task: OfTask = None,
-    cube: OfCube = None,
-    label: OfLabel = None,
-    limit: Limit = 1000,
-    everything: All = False,
-    yes: Yes = False,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@of_items(CANCEL, completion.open_items)
+def cancel() -> None:
     """Cancel what waits, and ask what runs to stop: all that fits everything that is given.
 
     `reverie dead requeue` takes a cancellation back. Exit code 1 if an item that was named could not be
@@ -45,8 +31,6 @@ def cancel(
 
     Example: reverie cancel --label export --all
     """
-    meant = Meant(item_ids, user, task, cube, label)
-    carry_out(CANCEL, meant, limit=limit, everything=everything, yes=yes, url=url, json=json)
 
 
 @commands.command()

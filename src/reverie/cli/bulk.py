@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import typer
 
 from reverie.cli.app import opened
+from reverie.cli.options import All, AnyUser, Json, Limit, OfCube, OfLabel, OfTask, Url, Yes
 from reverie.cli.output import counted, note, plain, print_json, say, show_error
 from reverie.cli.waiting import progress
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.message import Key
     from reverie.scheduler import Scheduler
 
-__all__ = ["CANCEL", "DELETE", "REQUEUE", "Action", "Meant", "carry_out"]
+__all__ = ["CANCEL", "DELETE", "REQUEUE", "Action", "of_items"]
 
 MOST_AT_ONCE = 100_000
 MOST_NAMED = 10
@@ -83,7 +84,37 @@ class Done(NamedTuple):
     more: bool
 
 
-def carry_out(
+def of_items(
+    action: Action, suggestions: Callable[..., list[str]]
+) -> Callable[[Callable[[], None]], Callable[..., None]]:
+    """Make a command that does this to all items that fit what is given; name and help stand below it."""
+
+    def make(described: Callable[[], None]) -> Callable[..., None]:
+        def command(
+            item_ids: Optional[list[str]] = typer.Argument(  # noqa: UP045  typer reads this when it runs
+                None, help="Items of --user.", autocompletion=suggestions
+            ),
+            *,
+            user: AnyUser = None,
+            task: OfTask = None,
+            cube: OfCube = None,
+            label: OfLabel = None,
+            limit: Limit = 1000,
+            everything: All = False,
+            yes: Yes = False,
+            url: Url = None,
+            json: Json = False,
+        ) -> None:
+            meant = Meant(item_ids, user, task, cube, label)
+            _carry_out(action, meant, limit=limit, everything=everything, yes=yes, url=url, json=json)
+
+        command.__name__, command.__doc__ = described.__name__, described.__doc__
+        return command
+
+    return make
+
+
+def _carry_out(
     action: Action, meant: Meant, *, limit: int, everything: bool, yes: bool, url: str | None, json: bool
 ) -> None:
     """Ask if a person is there and more than one item is meant; do it; say what was done."""

@@ -9,19 +9,14 @@ import typer
 
 from reverie.cli import completion
 from reverie.cli.app import opened
-from reverie.cli.bulk import DELETE, REQUEUE, Meant, carry_out
+from reverie.cli.bulk import DELETE, REQUEUE, of_items
 from reverie.cli.items import print_item, print_items
-from reverie.cli.options import All, AnyUser, Json, Limit, OfCube, OfLabel, OfTask, Url, User, Yes
+from reverie.cli.options import AnyUser, Json, OfLabel, Url, User
 from reverie.cli.output import note, plain, print_json, show_error
 
 __all__ = ["commands"]
 
 commands = typer.Typer(help="Look at what has failed, send it back, or delete it.", no_args_is_help=True)
-
-Ids = Annotated[
-    Optional[list[str]],  # noqa: UP045  typer reads this when it runs
-    typer.Argument(help="Items of --user.", autocompletion=completion.dead_items),
-]
 
 
 @commands.command("list")
@@ -31,7 +26,7 @@ def list_letters(
     label: OfLabel = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="How many at most.")] = 100,
     after: Annotated[
-        Optional[str],  # noqa: UP045
+        Optional[str],  # noqa: UP045  typer reads this when it runs
         typer.Option("--after", help="Go on behind the page that said so."),
     ] = None,
     url: Url = None,
@@ -85,19 +80,8 @@ def show(
 
 
 @commands.command()
-def requeue(
-    item_ids: Ids = None,
-    *,
-    user: AnyUser = None,
-    task: OfTask = None,
-    cube: OfCube = None,
-    label: OfLabel = None,
-    limit: Limit = 1000,
-    everything: All = False,
-    yes: Yes = False,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@of_items(REQUEUE, completion.dead_items)
+def requeue() -> None:
     """Send back what has failed or was cancelled: it waits again as if it were new.
 
     Exit code 1 if an item that was named could not be sent back, or you said no.
@@ -106,29 +90,14 @@ def requeue(
 
     Example: reverie dead requeue --label export --all
     """
-    meant = Meant(item_ids, user, task, cube, label)
-    carry_out(REQUEUE, meant, limit=limit, everything=everything, yes=yes, url=url, json=json)
 
 
 @commands.command()
-def delete(
-    item_ids: Ids = None,
-    *,
-    user: AnyUser = None,
-    task: OfTask = None,
-    cube: OfCube = None,
-    label: OfLabel = None,
-    limit: Limit = 1000,
-    everything: All = False,
-    yes: Yes = False,
-    url: Url = None,
-    json: Json = False,
-) -> None:
+@of_items(DELETE, completion.dead_items)
+def delete() -> None:
     """Forget what has failed or was cancelled. This cannot be undone.
 
     Exit code 1 if an item that was named could not be deleted, or you said no.
 
     Example: reverie dead delete 4f1c --user ann
     """
-    meant = Meant(item_ids, user, task, cube, label)
-    carry_out(DELETE, meant, limit=limit, everything=everything, yes=yes, url=url, json=json)
