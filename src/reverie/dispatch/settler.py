@@ -133,7 +133,12 @@ class Settler(LoopService):
         self, store: EffectStore, group: list[Settlement]
     ) -> tuple[list[Settlement], list[Rejected]]:
         """Let the store apply what ends; answer the settlements as they now stand, and the rejected ones."""
-        ending = [s for s in group if _concerns_store(s)]
+        standing: list[Settlement] = []
+        ending: list[Settlement] = []
+        for settlement in group:
+            (ending if _concerns_store(settlement) else standing).append(settlement)
+        if not ending:
+            return standing, []
         applied = await store.apply(
             [
                 Application(
@@ -145,7 +150,6 @@ class Settler(LoopService):
                 for settlement in ending
             ]
         )
-        standing = [s for s in group if not _concerns_store(s)]
         rejected = []
         for settlement, answer in zip(ending, applied, strict=True):
             if answer.state == "rejected":
@@ -163,7 +167,20 @@ class Settler(LoopService):
 def _concerns_store(settlement: Settlement) -> bool:
     """Whether the store must know of it; not if the queue has refused what the store has applied already."""
     refused = settlement.error is not None and settlement.error.startswith(REFUSED_BY_QUEUE)
-    return settlement.move in ENDING and not refused
+    return settlement.move in ENDING and not (refused or _is_alone(settlement))
+
+
+def _is_alone(settlement: Settlement) -> bool:
+    """Whether it completes a message with nothing to apply that no other run can have begun to complete.
+
+    Another run, before it or beside it, would have cost the message a loss or come from a person's hand.
+    """
+    message = settlement.claim.message
+    return (
+        settlement.move is Move.COMPLETE
+        and not (settlement.effects or settlement.follow_ups)
+        and message.losses == message.requeues == 0
+    )
 
 
 def _as_applied(settlement: Settlement, answer: Applied) -> Settlement:

@@ -62,7 +62,9 @@ class Keys:
 
     def lane(self, lane: Lane) -> str:
         """What follows the prefix in the key of a lane's stream."""
-        return f"{encode_id(lane.user_id)}:{encode_id(lane.mem_cube_id)}:{encode_id(lane.label)}"
+        user = encode_id(lane.user_id)
+        cube = user if lane.mem_cube_id == lane.user_id else encode_id(lane.mem_cube_id)
+        return f"{user}:{cube}:{encode_id(lane.label)}"
 
     def stream(self, lane: Lane) -> str:
         """The stream of a lane."""

@@ -201,7 +201,7 @@ class HistoryReply(_Reply, frozen=True):
     runs: list[str]
 
 
-class _Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What never changes of an item, in the order in which it stands in `task_meta`."""
 
     task_type: str
@@ -239,9 +239,54 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
 
 
 def message_row(message: Message, keys: Keys) -> _Row:
-    """A message as the server needs it: the body it only keeps, and beside it what it must know."""
+    """A message as the server needs it: the body it only keeps, and beside it what it must know.
+
+    What few messages have comes last, and is left out where there is nothing of it.
+    """
     level = message.level or level_of(message.label)
-    body = msgspec.structs.replace(
+    lane = keys.lane(message.lane)
+    fingerprint, task_id = message.fingerprint(), message.task_id
+    details = _Details(message.label, message.mem_cube_id, level, fingerprint, lane, task_id)
+    if not _is_plain(message):
+        details = _with_rules(details, message)
+    row = (
+        lane[: lane.index(":")],
+        message.item_id,
+        lane,
+        None if task_id is None else encode_id(task_id),
+        to_epoch_ms(message.due) if message.due else None,
+        fingerprint,
+        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
+        _encode(_body(message, level)).decode(),  # the server reads no MessagePack of binary type
+    )
+    if details.unique is None and not details.depends_on:
+        return row
+    return (*row, details.unique, message.unique_policy, details.depends_on or None)
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether no rule is given by which it has to wait, or not to."""
+    return message.deadline is None and message.unique_key is None and not message.depends_on
+
+
+def _with_rules(details: _Details, message: Message) -> _Details:
+    return msgspec.structs.replace(
+        details,
+        deadline=to_epoch_ms(message.deadline) if message.deadline else None,
+        depends_on=tuple(dict.fromkeys(message.depends_on)),
+        if_dependency_fails=message.if_dependency_fails,
+        unique=None if message.unique_key is None else encode_id(message.unique_key),
+        unique_window_ms=round(message.unique_window_s * 1000),
+    )
+
+
+def _body(message: Message, level: int) -> Message:
+    """The message as its handler will see it, but for what the engine fills in."""
+    changed = message.attempts or message.losses or message.requeues or message.redis_message_id
+    timed = message.timestamp or message.deadline or message.due
+    if message.level == level and not (changed or timed or message.stream_key):
+        return message
+    return msgspec.structs.replace(
         message,
         level=level,
         timestamp=_in_utc(message.timestamp),
@@ -252,36 +297,6 @@ def message_row(message: Message, keys: Keys) -> _Row:
         requeues=0,
         redis_message_id=None,
         stream_key=None,
-    )
-    details = _details(message, level, keys.lane(message.lane))
-    return (
-        encode_id(message.user_id),
-        message.item_id,
-        details.lane,
-        None if message.task_id is None else encode_id(message.task_id),
-        to_epoch_ms(message.due) if message.due else None,
-        details.fingerprint,
-        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
-        _encode(body).decode(),  # the server reads no MessagePack of binary type
-        details.unique,
-        message.unique_policy,
-        details.depends_on or None,
-    )
-
-
-def _details(message: Message, level: int, lane: str) -> _Details:
-    return _Details(
-        task_type=message.label,
-        mem_cube_id=message.mem_cube_id,
-        task_id=message.task_id,
-        level=level,
-        fingerprint=message.fingerprint(),
-        lane=lane,
-        deadline=to_epoch_ms(message.deadline) if message.deadline else None,
-        depends_on=tuple(dict.fromkeys(message.depends_on)),
-        if_dependency_fails=message.if_dependency_fails,
-        unique=None if message.unique_key is None else encode_id(message.unique_key),
-        unique_window_ms=round(message.unique_window_s * 1000),
     )
 
 

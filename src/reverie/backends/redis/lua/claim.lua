@@ -69,8 +69,9 @@ local function read_entries(step, lane, count)
 end
 
 local function lease(step, user, item_id)
-  step.leased[#step.leased + 1] = step.now + step.request.claim.lease_ms
-  step.leased[#step.leased + 1] = reference(user, item_id)
+  local leased = step.leased
+  local size = #leased
+  leased[size + 1], leased[size + 2] = step.lease_until, reference(user, item_id)
 end
 
 local function start(step, lane, entry, rows)
@@ -95,6 +96,7 @@ end
 -- Gives messages whose items are plain to the worker: their rows. If one is not, nothing is written, and answered.
 local function start_plain(step, user, entries)
   local item_ids, values, rows = {}, {}, {}
+  local moment, number
   for index, entry in ipairs(entries) do
     item_ids[index] = entry[2][4] or ''
   end
@@ -106,7 +108,10 @@ local function start_plain(step, user, entries)
       return
     end
     values[2 * index - 1], values[2 * index] = item_ids[index], text
-    rows[index] = { entry[2][2], entry[1], tonumber(submitted) }
+    if submitted ~= moment then -- those of one submit have the same
+      moment, number = submitted, tonumber(submitted)
+    end
+    rows[index] = { entry[2][2], entry[1], number }
   end
   redis.call('HSET', key, unpack(values))
   for _, item_id in ipairs(item_ids) do
@@ -290,6 +295,7 @@ end
 local function claim(step)
   local request, served = step.request.claim, {}
   step.run = string.format(RUN, step.now, encode(request.worker))
+  step.lease_until = string.format('%d', step.now + request.lease_ms)
   step.plain_start = {
     before_entry = string.format(',"started_at":%d,"redis_message_id":"', step.now),
     after_entry = string.format('","claim_id":"%s",', request.claim_id) .. step.run,

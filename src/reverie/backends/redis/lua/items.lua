@@ -96,8 +96,8 @@ end
 
 local PLAIN_WAITING = '^{"status":"waiting","attempts":0,"losses":0,"submitted_at":(%d+),"started_at":null,'
   .. '"redis_message_id":"[%d-]+","claim_id":"",()"task_type":'
-local PLAIN_RUNNING = '^{"status":"in_progress","attempts":0,"losses":0,"submitted_at":(%d+),"started_at":(%d+),'
-  .. '"redis_message_id":"([%d-]+)","claim_id":"(%x+)",()"claimed_at":%d+,"worker":"[^"]*",()"task_type":'
+local PLAIN_RUNNING = '^{"status":"in_progress","attempts":0,(.-"redis_message_id":")([%d-]+)","claim_id":"(%x+)",()'
+  .. '"claimed_at":%d+,"worker":"[^"]*",()"task_type":'
 
 local function has_deadline(details, from)
   return string.find(details, '"deadline":', from, true)
@@ -134,15 +134,13 @@ end
 
 -- The text of a plain item that is completed, and its stream entry; nothing if it is not plain or not held.
 local function plain_completed(text, claim_id, completed)
-  local submitted, started, entry, holder, run, details = string.match(text, PLAIN_RUNNING)
+  local times, entry, holder, run, details = string.match(text, PLAIN_RUNNING)
   if holder ~= claim_id or string.find(text, '"unique":', details, true) then
     return
   end
-  return '{"status":"completed","attempts":1,"losses":0,"submitted_at":'
-    .. submitted
-    .. ',"started_at":'
-    .. started
-    .. ',"redis_message_id":"","claim_id":"",'
+  return '{"status":"completed","attempts":1,'
+    .. times
+    .. '","claim_id":"",'
     .. string.sub(text, run, details - 1)
     .. completed
     .. string.sub(text, details),

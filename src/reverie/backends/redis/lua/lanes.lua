@@ -106,17 +106,22 @@ local function let_rest(step, lane, rest)
   end
 end
 
--- Puts a message at the end of its lane, with this id if that may be; the answer is the id of its stream entry.
+-- Puts a message at the end of a stream, with this id if that may be; the answer is the id of its entry.
+local function append(key, item_id, body, entry)
+  local placed = entry and redis.pcall('XADD', key, entry, 'message', body, 'item_id', item_id)
+  if placed and not placed.err then
+    return placed
+  end
+  return redis.call('XADD', key, '*', 'message', body, 'item_id', item_id) -- after whatever is there
+end
+
+-- The same at the end of a lane.
 local function place(lane, item_id, body, entry)
   if not lane.streamed then
     redis.pcall('XGROUP', 'CREATE', lane.key, GROUP, '0', 'MKSTREAM') -- it may be there already
     lane.streamed, lane.fresh = true, not lane.text
   end
-  local placed = entry and redis.pcall('XADD', lane.key, entry, 'message', body, 'item_id', item_id)
-  if placed and not placed.err then
-    return placed
-  end
-  return redis.call('XADD', lane.key, '*', 'message', body, 'item_id', item_id) -- after whatever is there
+  return append(lane.key, item_id, body, entry)
 end
 
 -- An entry leaves the stream when the lane is written.

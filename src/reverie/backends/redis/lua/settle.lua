@@ -67,23 +67,23 @@ end
 
 -- Completes those of a group whose items are plain; the answer has the others.
 local function complete_plain(step, lane, claim_id, item_ids)
-  local key, values, others = user_of(step, lane.user).key, {}, {}
+  local key, values, others, amount = step.meta_of .. lane.user, {}, {}, 0
   local texts = redis.call('HMGET', key, unpack(item_ids))
-  local completed = string.format('"completed_at":%d,', step.now)
+  local expiring, unleased = step.expiring, step.unleased
+  local expires, leases = #expiring, #unleased
   for index, item_id in ipairs(item_ids) do
-    local text, entry = plain_completed(texts[index] or '', claim_id, completed)
+    local text, entry = plain_completed(texts[index] or '', claim_id, step.completed)
     if text then
-      values[#values + 1] = item_id
-      values[#values + 1] = text
       local name = reference(lane.user, item_id)
+      values[2 * amount + 1], values[2 * amount + 2] = item_id, text
       remove_later(lane, entry)
-      step.unleased[#step.unleased + 1] = name
-      note_expiry(step, name)
+      amount = amount + 1
+      unleased[leases + amount] = name
+      expiring[expires + 2 * amount - 1], expiring[expires + 2 * amount] = step.expiry, name
     else
       others[#others + 1] = index
     end
   end
-  local amount = #values / 2
   if amount > 0 then
     redis.call('HSET', key, unpack(values))
     end_runs(step, lane, amount, claim_id, lane.min_idle)
@@ -96,6 +96,11 @@ end
 -- Completes groups; the answer has the places, over all groups, of those whose claim does not stand any more.
 local function complete_all(step, groups)
   local stale, place = {}, -1
+  step.completed = string.format('"completed_at":%d,', step.now)
+  step.expiry = string.format('%d', step.now + step.limits.retention_ms)
+  if #groups > 0 then
+    expect(step, step.now + step.limits.retention_ms)
+  end
   for _, group in ipairs(groups) do
     local name, claim_id, item_ids = unpack(group)
     local lane = lane_of(step, name)

@@ -1,7 +1,7 @@
 -- Submitting: a message takes its place at the end of its lane, or waits aside.
 --
--- A message is a row of user, item id, lane, task, due, fingerprint, details, body, unique key, what happens if
--- that is taken, ids of the messages it depends on.
+-- A message is a row of user, item id, lane, task, due, fingerprint, details and body; where there is one of these,
+-- also unique key, what happens if that is taken, ids of the messages it depends on.
 
 -- What happens to those that have the unique key; the one that stands for the new message, if there is one.
 local function make_way(step, message)
@@ -144,15 +144,19 @@ local function insert_plain(step, message, seq)
     local known = fingerprint_of(parse_item(redis.call('HGET', key, item_id)))
     return known == fingerprint and 'duplicate' or 'conflict'
   end
-  local lane = see_lane(step, name)
-  if not (lane.streamed and lane.ordered) then -- else another message has seen to it that it is served
-    touch(step, lane)
+  local placed
+  local field = string.sub(name, #user + 2)
+  if not step.lanes[name] and redis.call('HGET', step.lanes_of .. user, field) == '' then
+    placed = append(step.stream_of .. name, item_id, body, entry) -- who was there before sees to it that it is served
+  else
+    local lane = lane_of(step, name)
+    placed = place(lane, item_id, body, entry)
   end
-  local placed = place(lane, item_id, body, entry)
   if placed ~= entry then
     redis.call('HSET', key, item_id, plain_waiting(step, placed, details, seq))
   end
-  step.new[lane.label] = (step.new[lane.label] or 0) + 1
+  local label = string.match(field, ':(.*)$')
+  step.new[label] = (step.new[label] or 0) + 1
   if task then
     redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
   end
