@@ -156,11 +156,17 @@ async def test_a_query_without_words_finds_nothing(store, query: str) -> None:
 # -- the settler between two databases ---------------------------------------------------------------
 
 
-async def settle(store, clock, earlier: Application | None, move: Move, **fields) -> MemoryBackend:
+async def settle(
+    store, clock, earlier: Application | None, move: Move, *, losses: int = 0, **fields
+) -> MemoryBackend:
     """Claim ONE, let an earlier run leave its row in the inbox, then settle."""
     backend = MemoryBackend(clock)
     request = ClaimRequest(worker="w", wants={"work": Want(slots=1)})
     (claim,) = (await backend.queue.submit([ONE], request)).claims
+    for _ in range(losses):
+        clock.advance(request.lease_ms / 1000)
+        await backend.queue.advance(10)
+        (claim,) = await backend.queue.claim(request)
     if earlier is not None:
         await store.apply([earlier])
     settler = Settler(backend, store, lambda *_: None)
@@ -179,6 +185,20 @@ async def test_a_second_run_submits_the_follow_ups_of_the_first(store, clock) ->
     backend = await settle(store, clock, earlier, Move.COMPLETE, effects=(effect("b"),))
     assert (await status(backend), await status(backend, "2")) == (Status.COMPLETED, Status.WAITING)
     assert await find(store, "words") == ["a"]
+
+
+async def test_after_a_loss_a_run_that_has_nothing_to_apply_asks_what_the_lost_one_did(store, clock) -> None:
+    earlier = Application(message=ONE, effects=(effect("a"),), follow_ups=(NEXT,))
+    backend = await settle(store, clock, earlier, Move.COMPLETE, losses=1)
+    assert (await status(backend), await status(backend, "2")) == (Status.COMPLETED, Status.WAITING)
+
+
+@pytest.mark.parametrize(("losses", "late"), [(0, "applied"), (1, "already")])
+async def test_a_run_that_was_alone_with_nothing_to_apply_leaves_no_row(store, clock, losses, late) -> None:
+    backend = await settle(store, clock, None, Move.COMPLETE, losses=losses)
+    assert await status(backend) is Status.COMPLETED
+    (answer,) = await store.apply([Application(message=ONE, effects=(effect("a"),))])
+    assert answer.state == late
 
 
 async def test_what_an_earlier_run_applied_is_not_buried(store, clock) -> None:
