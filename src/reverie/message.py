@@ -196,8 +196,7 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 FIRST_YEAR, LAST_YEAR = 1900, 9000
 """Moments that every backend can keep, whatever their zone."""
 _REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
-_TEXTS = (*_REQUIRED, "session_id", "task_id", "trace_id", "user_name", "unique_key")
-_CHOICES = {"if_dependency_fails": ("fail", "run"), "unique_policy": ("skip", "replace", "extend")}
+_OPTIONAL = ("session_id", "task_id", "trace_id", "user_name", "unique_key")
 
 
 def content_text(content: Any, limits: MessageLimits) -> str:
@@ -210,26 +209,43 @@ def content_text(content: Any, limits: MessageLimits) -> str:
 
 
 def check_message(message: Message, limits: MessageLimits) -> None:
-    """Refuse a message that no backend should keep; the error names the field and its value."""
-    for field in _TEXTS:
+    """Refuse a message that no backend should keep; the error names the field and its value.
+
+    Every message comes through here, so what most do not have is passed over first.
+    """
+    for field in _REQUIRED:
+        _check_name(field, getattr(message, field), limits)
+    for field in _OPTIONAL:
         value = getattr(message, field)
-        if value is not None or field in _REQUIRED:
+        if value is not None:
             _check_name(field, value, limits)
-    for field in ("timestamp", "due", "deadline"):
-        _check_moment(field, getattr(message, field))
-    for field in ("user_id", "mem_cube_id"):
-        if getattr(message, field).startswith("_"):
-            raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
-    for field, allowed in _CHOICES.items():
-        if getattr(message, field) not in allowed:
-            raise InvalidMessageError(field, getattr(message, field), f"must be one of {', '.join(allowed)}")
+    if message.user_id[0] == "_" or message.mem_cube_id[0] == "_":
+        field = "user_id" if message.user_id[0] == "_" else "mem_cube_id"
+        raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
     _check_content(message.content, limits)
-    _check_dependencies(message, limits)
-    _check_window(message.unique_window_s)
-    if message.info is not None and not isinstance(message.info, dict):
-        raise InvalidMessageError("info", message.info, "must be an object")
-    if problem := _json_problem(message.info, limits.max_json_depth):
-        raise InvalidMessageError("info", message.info, problem)
+    if message.timestamp is not None or message.due is not None or message.deadline is not None:
+        for field in ("timestamp", "due", "deadline"):
+            _check_moment(field, getattr(message, field))
+    if message.depends_on != () or message.if_dependency_fails != "fail":
+        _check_choice(message, "if_dependency_fails", ("fail", "run"))
+        _check_dependencies(message, limits)
+    if message.unique_window_s != 0 or message.unique_policy != "skip":
+        _check_choice(message, "unique_policy", ("skip", "replace", "extend"))
+        _check_window(message.unique_window_s)
+    if message.info is not None:
+        _check_info(message.info, limits)
+
+
+def _check_choice(message: Message, field: str, allowed: tuple[str, ...]) -> None:
+    if getattr(message, field) not in allowed:
+        raise InvalidMessageError(field, getattr(message, field), f"must be one of {', '.join(allowed)}")
+
+
+def _check_info(info: object, limits: MessageLimits) -> None:
+    if not isinstance(info, dict):
+        raise InvalidMessageError("info", info, "must be an object")
+    if problem := _json_problem(info, limits.max_json_depth):
+        raise InvalidMessageError("info", info, problem)
 
 
 def check_batch(messages: Sequence[Message]) -> None:
@@ -274,7 +290,7 @@ def _check_moment(field: str, moment: object) -> None:
 def _check_content(content: object, limits: MessageLimits) -> None:
     if not isinstance(content, str):
         raise InvalidMessageError("content", content, "must be text; give JSON as text")
-    size = len(_utf8("content", content))
+    size = len(content) if content.isascii() else len(_utf8("content", content))
     if size > limits.max_content_bytes:
         reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
         raise InvalidMessageError("content", content, reason)
@@ -303,6 +319,13 @@ def _depth_exceeds(value: Any, depth: int) -> bool:
 
 
 def _check_name(field: str, value: object, limits: MessageLimits) -> None:
+    if (
+        type(value) is str
+        and value.isprintable()
+        and value.isascii()
+        and 0 < len(value) <= limits.max_id_bytes
+    ):
+        return
     if not isinstance(value, str):
         raise InvalidMessageError(field, value, "must be text")
     if not value and field in _REQUIRED:
