@@ -30,13 +30,11 @@ local function return_entries(lane)
   lane.back = false
 end
 
-local function remove_entries(lane)
+local function acknowledge(lane)
   for first = 1, #lane.ended, CHUNK do
     local last = math.min(first + CHUNK - 1, #lane.ended)
     redis.call('XACK', lane.key, GROUP, unpack(lane.ended, first, last))
   end
-  send('XDEL', lane.key, lane.ended)
-  lane.ended = false
 end
 
 -- Brings a lane's stream up to date; the answer is how many entries are left. An empty one goes.
@@ -44,14 +42,17 @@ local function write_stream(lane)
   if lane.back then
     return_entries(lane)
   end
-  local left = redis.call('XLEN', lane.key)
-  if lane.ended and left > #lane.ended then
-    left = left - #lane.ended
-    remove_entries(lane)
-  elseif left == 0 or lane.ended then
-    redis.call('DEL', lane.key)
-    left, lane.ended, lane.streamed = 0, false, false
+  if lane.ended then
+    send('XDEL', lane.key, lane.ended)
   end
+  local left = redis.call('XLEN', lane.key)
+  if left == 0 then
+    redis.call('DEL', lane.key)
+    lane.streamed = false
+  elseif lane.ended then
+    acknowledge(lane)
+  end
+  lane.ended = false
   return left
 end
 
