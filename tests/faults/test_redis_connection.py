@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.exceptions import ResponseError
 
 from living import until
 from reverie.backends.redis.library import LIBRARY
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     import httpx
+    from redis import Redis
 
 pytestmark = pytest.mark.usefixtures("brief_pauses")
 
@@ -156,6 +158,35 @@ async def test_nothing_starts_without_a_server(server: Valkey, case: RedisCase) 
     await case.scheduler.start()
     await case.submit("1")
     await case.assert_each_once("1")
+
+
+async def test_a_server_that_somebody_keeps_busy(server: Valkey, case: RedisCase) -> None:
+    """It refuses what the worker reports, and that is not the message's fault."""
+    await case.scheduler.start()
+    await case.submit("1", label="gated")
+    await case.has_begun()
+    with server.client() as client, server.client() as other:
+        client.config_set("busy-reply-threshold", 1)
+        endless = asyncio.ensure_future(asyncio.to_thread(other.eval, "while true do end", 0))
+        await until(lambda: is_busy(client))
+        with pytest.raises(BackendUnavailableError, match=r"a script has kept it busy .* \(BUSY\)"):
+            await case.submit("refused")
+        case.go.set()
+        settler = case.scheduler.runtime.worker.services[1]
+        await until(lambda: settler.failures >= 2)
+        client.script_kill()
+        with pytest.raises(ResponseError, match="killed"):
+            await endless
+    (item,) = await case.wait("1")
+    assert (item.losses, item.attempts) == (0, 1)
+    await case.assert_each_once("1")
+
+
+def is_busy(client: Redis) -> bool:
+    try:
+        return not client.ping()
+    except ResponseError as error:
+        return str(error).startswith("BUSY ")
 
 
 # -- the functions -----------------------------------------------------------------------------------
