@@ -86,14 +86,13 @@ class RedisCase:
 
 
 @asynccontextmanager
-async def redis_case(url: str, folder: Path, **worker: Any) -> AsyncIterator[RedisCase]:
-    """A case whose worker does not run yet; `worker` are its settings."""
+async def redis_case(url: str, folder: Path, **queue: Any) -> AsyncIterator[RedisCase]:
+    """A case whose worker does not run yet; `queue` are settings of its queue."""
     settings = load_settings(
         data_dir=folder,
-        queue={"url": url},
+        queue={"url": url, **queue},
         memory={"url": f"sqlite:///{folder / 'memory.db'}"},
         spool={"look_s": 0.05},
-        worker=worker,
     )
     case = RedisCase(AsyncScheduler(settings=settings), folder)
     try:
