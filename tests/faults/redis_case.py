@@ -52,6 +52,12 @@ class RedisCase:
         messages = [Message(user_id="ann", label=label, item_id=one, content=one) for one in item_ids]
         return [answer.status for answer in await self.scheduler.submit_messages(messages)]
 
+    async def start_forgetful(self) -> None:
+        """Start a worker that does not renew its claims when the server's clock is moved."""
+        await self.scheduler.start()
+        (canceller,) = [one for one in self.scheduler.runtime.worker.services if one.name == "canceller"]
+        await canceller.stop(WAIT_S)
+
     async def has_begun(self) -> str:
         return await asyncio.wait_for(self.begun.get(), WAIT_S)
 

@@ -115,7 +115,7 @@ async def test_a_server_that_is_away_for_longer_than_the_lease(server: Valkey, c
     prefix = case.scheduler.runtime.settings.queue.redis_prefix
     clock = RedisClock(server.url, prefix, START_MS)
     await case.submit("1", label="gated")
-    await case.scheduler.start()
+    await case.start_forgetful()
     await case.has_begun()
     server.kill()
     server.start()

@@ -161,7 +161,7 @@ async def test_of_a_command(way: Proxy, case: RedisCase) -> None:
 async def test_of_what_time_asks_for(way: Proxy, case: RedisCase, clock: RedisClock) -> None:
     """Each lost claim counts once, though the one who did it was not told."""
     await case.submit("1", label="gated")
-    await case.scheduler.start()
+    await case.start_forgetful()
     await case.has_begun()
     async with way.losing("advance"):
         clock.advance(60)
