@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
-from reverie import AsyncScheduler, Done, Message, Remember
+from reverie import AsyncScheduler, Done, Message, Remember, ReverieError
 from reverie.cli.worker import run_until_stopped
 
 scheduler = AsyncScheduler()
@@ -17,4 +18,7 @@ async def note(message: Message) -> Done:
 
 
 if __name__ == "__main__":
-    asyncio.run(run_until_stopped(scheduler))
+    try:
+        asyncio.run(run_until_stopped(scheduler))
+    except ReverieError as error:
+        sys.exit(str(error))
