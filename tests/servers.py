@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,13 @@ class Valkey:
     def kill(self) -> None:
         """End it as a power cut or the out-of-memory killer would."""
         self._server.terminate()
+
+    def suspend(self) -> None:
+        """Let it hang, until `resume`: its connections stand, and it says nothing."""
+        self._server._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._server._process.send_signal(signal.SIGCONT)
 
     def forget(self) -> None:
         """Remove its data, while it is not running."""

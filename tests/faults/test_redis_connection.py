@@ -150,6 +150,30 @@ async def test_a_worker_that_stops_while_the_server_is_away(
     clock.close()
 
 
+async def test_a_server_that_hangs(server: Valkey, case: RedisCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that comes too late is nobody's: no other call takes it for its own."""
+    monkeypatch.setattr("reverie.backends.redis.connection.ANSWER_TIMEOUT_S", 1.0)
+    clock = RedisClock(server.url, case.scheduler.runtime.settings.queue.redis_prefix, START_MS)
+    await case.submit("1", label="gated")
+    await case.scheduler.start()
+    await case.has_begun()
+    server.suspend()
+    try:
+        with pytest.raises(BackendUnavailableError, match="did not answer: nothing came within 1 s"):
+            await case.submit("2", "3")
+        case.go.set()
+        await until(lambda: case.scheduler.runtime.worker.services[1].failures)
+    finally:
+        server.resume()
+    answers = await case.submit("2", "3")
+    assert answers in (["accepted"] * 2, ["duplicate"] * 2)
+    (item,) = await case.wait("1")
+    assert (item.losses, item.attempts) == (0, 1)
+    clock.advance(60)  # the server may have done a claim of which nobody knows
+    await case.assert_each_once("1", "2", "3")
+    clock.close()
+
+
 async def test_nothing_starts_without_a_server(server: Valkey, case: RedisCase) -> None:
     server.kill()
     with pytest.raises(BackendUnavailableError, match="did not answer"):

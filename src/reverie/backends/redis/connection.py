@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -144,7 +145,7 @@ class Connections:
         pools: _Pools,
         pool: ConnectionPool,
         command: tuple[str | bytes, ...],
-        timeout: float,  # noqa: ASYNC109  it is the driver that counts it
+        seconds: float,
         sent: Callable[[], None] | None = None,
     ) -> Any:
         cancelled_before = _cancellations()
@@ -155,7 +156,7 @@ class Connections:
                 _heed_cancellation(cancelled_before)
                 if sent is not None:
                     sent()
-                return await connection.read_response(timeout=timeout)
+                return await _read_answer(connection, seconds)
             except ResponseError as error:
                 if _first_word(error) in ELSEWHERE and pool in {pools.moves, pools.waits}:
                     await self._connect_anew(pools)
@@ -223,6 +224,15 @@ class Connections:
             if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
                 raise BackendUnavailableError(f"{self.place} did not answer: {error}") from error
             raise
+
+
+async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
+    """The answer to what was sent. The driver's own time limit would answer None, which may be an answer."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await connection.read_response(timeout=math.inf)
+    except TimeoutError:
+        raise RedisTimeoutError(f"nothing came within {seconds:g} s") from None
 
 
 def _first_word(error: Exception) -> str:
