@@ -16,7 +16,7 @@ import httpx
 
 from reverie.scheduler import Scheduler
 from reverie.settings import Settings, load_settings
-from servers import valkey
+from servers import Valkey, valkey_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +41,8 @@ class Place:
     queue_url: str
     memory_url: str
     extra: dict[str, str] = field(default_factory=dict)
+    redis: Valkey | None = None
+    """The server of the queue, if there is one."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -136,9 +138,9 @@ def sqlite(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def redis(folder: Path) -> Iterator[Place]:
-    with valkey() as url:
-        yield Place("redis", folder, url, f"sqlite:///{folder / 'memory.db'}")
+def redis(folder: Path, **config: str) -> Iterator[Place]:
+    with valkey_server(**config) as server:
+        yield Place("redis", folder, server.url, f"sqlite:///{folder / 'memory.db'}", redis=server)
 
 
 PLACES = {"memory": memory, "sqlite": sqlite, "redis": redis}

@@ -51,7 +51,7 @@ class Bench:
     def key_names(self) -> set[str]:
         """What the queue has on the server, without the names' common beginning."""
         found = {key.decode().removeprefix(self.prefix) for key in self.server.scan_iter(f"{self.prefix}*")}
-        return found - {":clock", ":wake_clock"}
+        return found - {":clock", ":wake_clock", ":version"}
 
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""
@@ -72,7 +72,7 @@ class Bench:
         return self.server.llen(f"{self.prefix}:wake:{label}")
 
     def meta(self, message: Message) -> dict:
-        keys = Keys(self.prefix, f"{self.prefix}-status")
+        keys = Keys(self.prefix)
         return msgspec.json.decode(self.server.hget(keys.task_meta(message.user_id), message.item_id))
 
 
@@ -83,7 +83,6 @@ async def open_bench(url: str, limits: QueueLimits | None = None) -> AsyncIterat
         url,
         limits or QueueLimits(retention_ms=60_000),
         prefix=prefix,
-        status_prefix=f"{prefix}-status",
         allow_volatile=True,
     )
     clock = RedisClock(url, prefix, NOW)

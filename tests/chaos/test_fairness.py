@@ -10,13 +10,14 @@ from reverie.backends.moves import Status
 from scale import evidence, scaled
 
 PORTION = 5000
+BACKLOGS = {"memory": 100_000, "sqlite": 100_000, "redis": 500_000}
 
 
 @pytest.mark.scaled
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_one_message_beside_a_large_backlog(place: Place) -> None:
-    backlog = scaled(100_000)
+    backlog = scaled(BACKLOGS[place.kind])
     scheduler = Scheduler(settings=place.settings())
     handled_before: list[int] = []
     handled = 0

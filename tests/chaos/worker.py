@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from living import passes
-from reverie import AsyncScheduler, Done, Message, Remember
+from reverie import AsyncScheduler, Done, Message, Remember, ReverieError
 from reverie.cli.worker import run_until_stopped
 
 scheduler = AsyncScheduler()
@@ -18,4 +19,7 @@ async def note(message: Message) -> Done:
 
 
 if __name__ == "__main__":
-    asyncio.run(run_until_stopped(scheduler))
+    try:
+        asyncio.run(run_until_stopped(scheduler))
+    except ReverieError as error:
+        sys.exit(str(error))

@@ -97,9 +97,7 @@ async def sqlite(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIte
 @asynccontextmanager
 async def redis(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Bench]:
     url, name = request.getfixturevalue("redis_url"), f"test-{uuid.uuid4()}"
-    backend = RedisBackend(
-        url, limits(request), prefix=name, status_prefix=f"{name}-status", allow_volatile=True
-    )
+    backend = RedisBackend(url, limits(request), prefix=name, allow_volatile=True)
     server_clock = RedisClock(url, name, clock.now())
     await backend.open()
     yield Bench(backend, server_clock)

@@ -298,9 +298,7 @@ def on_redis(url: str) -> type[Moves]:
     class OnRedis(Moves):
         def open_real(self):
             self.prefix = f"model-{uuid.uuid4()}"
-            backend = RedisBackend(
-                url, LIMITS, prefix=self.prefix, status_prefix=f"{self.prefix}-status", allow_volatile=True
-            )
+            backend = RedisBackend(url, LIMITS, prefix=self.prefix, allow_volatile=True)
             return backend, RedisClock(url, self.prefix, START)
 
         def close_real(self) -> None:

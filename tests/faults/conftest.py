@@ -72,10 +72,17 @@ def disk() -> Iterator[Disk]:
 
 
 @pytest.fixture
-def new_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
-    """Builds a bench; the arguments are those of `Database`. Services that fail pause only briefly."""
+def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services that fail pause only briefly."""
     monkeypatch.setattr("reverie.service.RESTART_DELAYS_S", (0.01, 0.01, 0.01))
     monkeypatch.setattr("reverie.service.BREAKER_PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def new_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brief_pauses: None
+) -> Iterator[Callable[..., Bench]]:
+    """Builds a bench; the arguments are those of `Database`."""
     benches: list[Bench] = []
 
     def build(path: Path = tmp_path / "reverie.db", **options: Any) -> Bench:

@@ -55,6 +55,7 @@ async def _try(name: str, check: Awaitable[str | None]) -> Dependency:
 async def _queue(runtime: Runtime) -> None:
     await runtime.open()
     await runtime.backend.views.labels()
+    await runtime.backend.queue.submit([])  # a server that is full or a replica can be read all the same
 
 
 async def _memory(runtime: Runtime) -> None:

@@ -20,13 +20,13 @@ except ImportError as error:
 from reverie.backends.redis.broadcast import RedisBroadcast
 from reverie.backends.redis.check import UnsafeServerError, check_server
 from reverie.backends.redis.connection import Connections
-from reverie.backends.redis.keys import DEFAULT_PREFIX, DEFAULT_STATUS_PREFIX, Keys
-from reverie.backends.redis.library import Library
+from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
+from reverie.backends.redis.library import KeysVersionError, Library
 from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.shared import RedisSharedState
 from reverie.backends.redis.views import RedisViews
 
-__all__ = ["RedisBackend", "UnsafeServerError"]
+__all__ = ["KeysVersionError", "RedisBackend", "UnsafeServerError"]
 
 
 class RedisBackend:
@@ -38,7 +38,6 @@ class RedisBackend:
         limits: QueueLimits | None = None,
         *,
         prefix: str = DEFAULT_PREFIX,
-        status_prefix: str = DEFAULT_STATUS_PREFIX,
         allow_volatile: bool = False,
         durability_assumed: bool = False,
     ) -> None:
@@ -47,7 +46,7 @@ class RedisBackend:
         `allow_volatile` accepts a server that may forget or evict messages; `durability_assumed` one that
         does not say whether it would.
         """
-        keys = Keys(prefix, status_prefix)
+        keys = Keys(prefix)
         self._connections = Connections(url)
         self._library = Library(self._connections, keys)
         self._allow_volatile = allow_volatile

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from reverie.errors import BackendUnavailableError, ClosedError
@@ -35,8 +36,24 @@ CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 """A call that moves thousands of large messages takes a while; a dead server should not take much longer."""
 
-_NOT_NOW = ("MASTERDOWN", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN")
-"""Answers of a server that cannot take writes at the moment."""
+ELSEWHERE = {
+    "READONLY": "it is a replica: writes go to its primary, or here once it is promoted",
+    "UNBLOCKED": "it has become a replica: writes go to its primary, or here once it is promoted",
+    "MASTERDOWN": "it is a replica without a primary: writes go to the primary, or here once it is promoted",
+}
+"""Errors after which another server may stand behind the same address, for whoever connects anew."""
+NOT_NOW = ELSEWHERE | {
+    "OOM": "its memory is full (maxmemory): ended work makes room, or give it more",
+    "LOADING": "it has just started and is loading its data",
+    "BUSY": "a script has kept it busy for longer than its busy-reply-threshold",
+    "NOREPLICAS": "it has fewer replicas than its min-replicas-to-write",
+    "MISCONF": "it cannot write to its disk; its log says why",
+    "CLUSTERDOWN": "a part of its cluster is missing",
+    "TRYAGAIN": "its cluster is being rearranged",
+    "NOAUTH": "it asks for a password, and queue.url has none",
+    "WRONGPASS": "the user or the password in queue.url is wrong",
+}
+"""Errors that say nothing about the command, by their first word: what each means."""
 
 
 @dataclass
@@ -45,7 +62,7 @@ class _Pools:
 
     moves: BlockingConnectionPool
     waits: ConnectionPool
-    keeper: AsyncGenerator[None, None]
+    keeper: AsyncGenerator[None, None] = field(init=False)
     """Closes them when it is closed itself."""
 
 
@@ -86,12 +103,12 @@ class Connections:
     async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
         """Send one command and read its answer; `sent` is called in between."""
         pools = await self._here()
-        return await self._exchange(pools.moves, command, ANSWER_TIMEOUT_S, sent)
+        return await self._exchange(pools, pools.moves, command, ANSWER_TIMEOUT_S, sent)
 
     async def block(self, seconds: float, *command: str | bytes) -> Any:
         """Send a command that the server answers within `seconds`, over a connection of its own."""
         pools = await self._here()
-        return await self._exchange(pools.waits, command, seconds + ANSWER_TIMEOUT_S, None)
+        return await self._exchange(pools, pools.waits, command, seconds + ANSWER_TIMEOUT_S)
 
     async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
         """What comes over a channel, from the first step on, over a connection of its own."""
@@ -125,10 +142,11 @@ class Connections:
 
     async def _exchange(
         self,
+        pools: _Pools,
         pool: ConnectionPool,
         command: tuple[str | bytes, ...],
-        timeout: float,  # noqa: ASYNC109  it is the driver that counts it
-        sent: Callable[[], None] | None,
+        seconds: float,
+        sent: Callable[[], None] | None = None,
     ) -> Any:
         cancelled_before = _cancellations()
         with self._named_errors():
@@ -138,8 +156,10 @@ class Connections:
                 _heed_cancellation(cancelled_before)
                 if sent is not None:
                     sent()
-                return await connection.read_response(timeout=timeout)
-            except ResponseError:
+                return await _read_answer(connection, seconds)
+            except ResponseError as error:
+                if _first_word(error) in ELSEWHERE and pool in {pools.moves, pools.waits}:
+                    await self._connect_anew(pools)
                 raise
             except BaseException:
                 # The answer may still be on its way: nobody else must read it as theirs.
@@ -156,11 +176,20 @@ class Connections:
         if pools is None:
             for ended in [known for known in self._pools if known.is_closed()]:
                 self._pools.pop(ended, None)
-            pools = self._pools[loop] = self._new_pools(loop)
+            pools = self._pools[loop] = _Pools(*self._new_pools())
+            pools.keeper = self._keeper(loop, pools)
             await anext(pools.keeper)
         return pools
 
-    def _new_pools(self, loop: asyncio.AbstractEventLoop) -> _Pools:
+    async def _connect_anew(self, pools: _Pools) -> None:
+        """Leave the server that the connections lead to, each as soon as nobody uses it."""
+        old = (pools.moves, pools.waits)
+        pools.moves, pools.waits = self._new_pools()
+        for pool in old:
+            await pool.update_active_connections_for_reconnect()  # type: ignore[no-untyped-call]
+            await pool.disconnect(inuse_connections=False)
+
+    def _new_pools(self) -> tuple[BlockingConnectionPool, ConnectionPool]:
         options: dict[str, Any] = {
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -172,17 +201,15 @@ class Connections:
             self._url, max_connections=POOL_SIZE, timeout=ANSWER_TIMEOUT_S, **options
         )
         waits = ConnectionPool.from_url(self._url, max_connections=1_000_000, **options)
-        return _Pools(moves, waits, self._keeper(loop, moves, waits))
+        return moves, waits
 
-    async def _keeper(
-        self, loop: asyncio.AbstractEventLoop, *pools: ConnectionPool
-    ) -> AsyncGenerator[None, None]:
+    async def _keeper(self, loop: asyncio.AbstractEventLoop, pools: _Pools) -> AsyncGenerator[None, None]:
         """Close the pools at the end of their loop, which closes the generators it has seen begin."""
         try:
             yield
         finally:
             self._pools.pop(loop, None)
-            for pool in pools:
+            for pool in (pools.moves, pools.waits):
                 await pool.disconnect()
 
     @contextlib.contextmanager
@@ -190,14 +217,28 @@ class Connections:
         """Say in our own words that the server cannot be used now."""
         try:
             yield
-        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            raise BackendUnavailableError(f"{self.place} did not answer: {error}") from error
-        except (OutOfMemoryError, ReadOnlyError) as error:
-            raise BackendUnavailableError(f"{self.place} takes no writes: {error}") from error
-        except ResponseError as error:
-            if str(error).startswith(_NOT_NOW):
-                raise BackendUnavailableError(f"{self.place} takes no writes: {error}") from error
+        except (RedisError, OSError) as error:
+            if meaning := NOT_NOW.get(_first_word(error)):
+                told = f"{self.place} cannot be used now: {meaning} ({_first_word(error)})"
+                raise BackendUnavailableError(told) from error
+            if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
+                raise BackendUnavailableError(f"{self.place} did not answer: {error}") from error
             raise
+
+
+async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
+    """The answer to what was sent. The driver's own time limit would answer None, which may be an answer."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await connection.read_response(timeout=math.inf)
+    except TimeoutError:
+        raise RedisTimeoutError(f"nothing came within {seconds:g} s") from None
+
+
+def _first_word(error: Exception) -> str:
+    """What kind of error the server has told; the driver takes it away from those that it knows."""
+    known: str | None = getattr(error, "status_code", None)
+    return known or str(error).partition(" ")[0]
 
 
 def _cancellations() -> int:

@@ -27,12 +27,14 @@
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
 | `{prefix}:opened` | which of those have an open breaker, and until when |
 | `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
+| `{prefix}:version` | what version these keys have (see `library.py`) |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
 
 How ids are written stands in `backends/lane_keys.py`. `{item}` is a user's encoded id, `:` and the id of an
-item, encoded together once more. A lane has three parts after the prefix, the queue's own keys have one, two
+item, encoded together once more. `{status_prefix}` is `memos` for the queue with the default prefix, for
+others their prefix and `-status`. A lane has three parts after the prefix, the queue's own keys have one, two
 or five.
 """
 
@@ -47,18 +49,18 @@ if TYPE_CHECKING:
 
     from reverie.message import Key, Lane
 
-__all__ = ["DEFAULT_PREFIX", "DEFAULT_STATUS_PREFIX", "GROUP", "Keys", "decode_id", "encode_id"]
+__all__ = ["DEFAULT_PREFIX", "GROUP", "Keys", "decode_id", "encode_id"]
 
-DEFAULT_STATUS_PREFIX = "memos"
+STATUS_PREFIX = "memos"
 GROUP = "scheduler_group"
 
 
 class Keys:
     """Names for one queue."""
 
-    def __init__(self, prefix: str = DEFAULT_PREFIX, status_prefix: str = DEFAULT_STATUS_PREFIX) -> None:
+    def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self.prefix = prefix
-        self.status_prefix = status_prefix
+        self.status_prefix = STATUS_PREFIX if prefix == DEFAULT_PREFIX else f"{prefix}-status"
 
     def lane(self, lane: Lane) -> str:
         """What follows the prefix in the key of a lane's stream."""

@@ -2,7 +2,8 @@
 
 Libraries are named by version and by a hash of their text, so that an older and a newer Reverie find their
 own functions on one server, and no server goes on with an older text of the same version. VERSION is that of
-the keys: whoever changes what stands in them gives it a new one.
+the keys: whoever changes what stands in them gives it a new one. `{prefix}:version` says which one a queue
+has; a Reverie with another does not touch it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from reverie.errors import ReverieError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
 
-__all__ = ["LIBRARY", "Library", "library_name", "library_source"]
+__all__ = ["LIBRARY", "KeysVersionError", "Library", "library_name", "library_source"]
 
 VERSION = 4
 COMMON = (
@@ -64,6 +67,23 @@ def library_source() -> str:
     return "\n".join([f"#!lua name={LIBRARY}", f"local LIBRARY = '{LIBRARY}'", _PARTS])
 
 
+class KeysVersionError(ReverieError):
+    """The queue on this server belongs to another version of Reverie."""
+
+    def __init__(self, place: str, prefix: str, found: str) -> None:
+        """Name the server, the queue, the version that its keys have, and what to do."""
+        self.place, self.prefix, self.found, self.known = place, prefix, found, VERSION
+        newer = found.isdecimal() and int(found) > VERSION
+        other, remedy = (
+            ("a newer", "upgrade this one") if newer else ("an older", "let that one finish what is there")
+        )
+        super().__init__(
+            f"{place}: the keys of the queue {prefix!r} have version {found}, as {other} Reverie writes "
+            f"them, and this one writes version {VERSION}: {remedy}, or set queue.redis_prefix to begin "
+            "another queue beside it"
+        )
+
+
 class Library:
     """Calls the functions of one queue, and loads them where they are missing."""
 
@@ -72,7 +92,8 @@ class Library:
         self._keys = keys
 
     async def ensure(self) -> None:
-        """Load the library unless the server has it."""
+        """Load the library unless the server has it. `KeysVersionError` if the queue is not for us."""
+        await self._check_version()
         if not await self._connections.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY):
             await self._load()
 
@@ -91,8 +112,19 @@ class Library:
         except ResponseError as error:
             if "function not found" not in str(error).lower():
                 raise
-        await self._load()
+        await self.ensure()
         return await self._connections.call(*command, sent=sent)
+
+    async def _check_version(self) -> None:
+        """See that the keys are of our version; a queue that is new begins with ours."""
+        key, ours = f"{self._keys.prefix}:version", str(VERSION)
+        found: bytes | None = await self._connections.call(
+            "GET", key
+        )  # all that a server without room allows
+        if found is None:
+            found = await self._connections.call("SET", key, ours, "NX", "GET")
+        if found is not None and found.decode() != ours:
+            raise KeysVersionError(self._connections.place, self._keys.prefix, found.decode())
 
     async def _load(self) -> None:
         # Two that find it missing at the same time load the same text.

@@ -60,4 +60,4 @@ local function remember_call(_, arguments)
 end
 
 redis.register_function({ function_name = LIBRARY .. '_renew', callback = renew_call, flags = { 'allow-oom' } })
-redis.register_function(LIBRARY .. '_remember', remember_call)
+redis.register_function({ function_name = LIBRARY .. '_remember', callback = remember_call, flags = { 'allow-oom' } })

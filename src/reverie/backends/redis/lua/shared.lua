@@ -54,5 +54,13 @@ redis.register_function({
   callback = shared_read_call,
   flags = { 'no-writes' },
 })
-redis.register_function({ function_name = LIBRARY .. '_shared_write', callback = shared_write_call })
-redis.register_function({ function_name = LIBRARY .. '_shared_opened', callback = shared_opened_call })
+redis.register_function({
+  function_name = LIBRARY .. '_shared_write',
+  callback = shared_write_call,
+  flags = { 'allow-oom' },
+})
+redis.register_function({
+  function_name = LIBRARY .. '_shared_opened',
+  callback = shared_opened_call,
+  flags = { 'allow-oom' },
+})
