@@ -40,6 +40,9 @@ SETTLE_S = 1.0
 """How long a worker is left alone after its start before it counts as idle."""
 IDLE_S = 10.0
 """How long an idle worker is watched."""
+PATIENCE_S = 60.0
+SLOWEST_RATE = 200.0
+"""Messages a second; a worker that drains fewer is given up."""
 PROBE_PATIENCE_S = 30.0
 
 
@@ -108,7 +111,7 @@ def drain_by_process(url: str, messages: int, way: str = "none") -> float:
     """
     with worker_process("drain", url, str(messages), way) as worker:
         worker.tell("go")
-        (seconds,) = worker.hear("drained")
+        (seconds,) = worker.hear("drained", PATIENCE_S + messages / SLOWEST_RATE)
         return messages / float(seconds)
 
 

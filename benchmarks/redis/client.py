@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.ours import probe_now_and_then
 from benchmarks.redis.apps.surroundings import ENTRY, RECORD
 
-LOOK_S = 0.0002
+LOOK_S = 0.002
 """How often the record is looked at for a probe; what counts is the moment that stands in it."""
 PATIENCE_S = 30.0
 

@@ -64,10 +64,12 @@ APPS = "benchmarks.redis.apps"
 CELERY = (
     f"celery -A {APPS}.celery worker --loglevel ERROR --without-gossip --without-mingle --without-heartbeat"
 )
+HUEY = f"huey.bin.huey_consumer {APPS}.huey.queue --no-periodic --quiet"
 TASKIQ = f"taskiq worker {APPS}.taskiq:broker --workers 2 --log-level ERROR --no-parse"
 WAYS = [
-    Way("huey", f"huey.bin.huey_consumer {APPS}.huey.queue -k process -w 2 --no-periodic --quiet"),
-    Way("huey", f"huey.bin.huey_consumer {APPS}.huey.queue -k thread -w 4 --no-periodic --quiet"),
+    Way("huey", f"{HUEY} -k process -w 2"),
+    Way("huey", f"{HUEY} -k process -w 4"),
+    Way("huey", f"{HUEY} -k thread -w 4"),
     Way("dramatiq", f"dramatiq {APPS}.dramatiq --processes 2 --threads 8"),
     Way("taskiq", TASKIQ, {"BENCHMARKS_BROKER": "list"}),
     Way("taskiq", TASKIQ, {"BENCHMARKS_BROKER": "stream"}),

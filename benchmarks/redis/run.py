@@ -17,7 +17,7 @@ from benchmarks import ours
 from benchmarks.extras import require, version_of
 from benchmarks.redis.peers import PEERS, measure_peers
 from benchmarks.redis.raw import RawQueue
-from benchmarks.redis.server import SETTINGS, Server, find_binary, running
+from benchmarks.redis.server import NODE_SIZE, OUR_NODE_SIZE, SETTINGS, Server, find_binary, running
 from benchmarks.redis.targets import judge
 from benchmarks.rounds import (
     BATCH,
@@ -46,6 +46,9 @@ OTHER_DURABILITIES = {
     "drain_rate_always": {"appendfsync": "always"},
     "drain_rate_no_aof": {"appendonly": "no"},
 }
+OURS = {NODE_SIZE: OUR_NODE_SIZE}
+AT_ONCE = 50_000
+"""So many messages are made before the clock starts; a million would take a gigabyte."""
 FEW_ROUNDS = 3
 """For figures that stand beside the main ones."""
 
@@ -62,8 +65,9 @@ def measure(sizes: Sizes, progress: Callable[[str], None], server_binary: Path |
         for name, part in {"single submits": _round_of_singles, "batches, drain": _round_of_many}.items():
             progress(f"round {number + 1} of {sizes.rounds}: {name}")
             part(binary, sizes, mine, raw, raw_first=bool(number % 2))
+    peers = measure_peers(binary, sizes.messages, progress)
     progress("an idle worker: latency, CPU, commands")
-    with running(binary) as server:
+    with running(binary, OURS) as server:
         idle = ours.watch_idle_process(server.url, server.commands_processed)
     figures: dict[str, Any] = {
         "server": about | {"settings": SETTINGS},
@@ -77,7 +81,7 @@ def measure(sizes: Sizes, progress: Callable[[str], None], server_binary: Path |
         "idle_commands_per_s": round(idle.counted_per_s, 2),
         **_memory(binary, sizes, progress),
         "raw": medians(raw),
-        "peers": measure_peers(binary, sizes.messages, progress),
+        "peers": peers,
         **noise_of(raw["drain_rate"]),
         "each_round": {"ours": as_whole_numbers(mine), "raw": as_whole_numbers(raw)},
     }
@@ -87,7 +91,7 @@ def measure(sizes: Sizes, progress: Callable[[str], None], server_binary: Path |
 def _round_of_singles(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
     """One caller and 64 callers, beside raw calls with one message."""
     with (
-        running(binary) as server,
+        running(binary, OURS) as server,
         running(binary) as other,
         closing(ours.open_scheduler(server.url)) as scheduler,
     ):
@@ -105,7 +109,7 @@ def _round_of_singles(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, 
 
 def _round_of_many(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
     """All messages in batches, then drained; the same beside it, raw."""
-    with running(binary) as server, running(binary) as other:
+    with running(binary, OURS) as server, running(binary) as other:
         direct = RawQueue(other.client, sizes.lanes)
 
         def fill_ours() -> None:
@@ -130,7 +134,7 @@ def _at_other_durabilities(binary: Path, sizes: Sizes, progress: Callable[[str],
     for number in range(min(sizes.rounds, FEW_ROUNDS)):
         for name, changed in OTHER_DURABILITIES.items():
             progress(f"{name}, round {number + 1}")
-            rates[name].append(_fill_and_drain(binary, sizes.messages, sizes.lanes, **changed))
+            rates[name].append(_fill_and_drain(binary, sizes.messages, sizes.lanes, changed))
     return medians(rates)
 
 
@@ -140,7 +144,7 @@ def _by_lanes(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> di
     for lanes in (sizes.most_lanes // 100, sizes.most_lanes // 10, sizes.most_lanes):
         progress(f"drain of {lanes:,} lanes with one message each")
         rounds = min(sizes.rounds, FEW_ROUNDS) if lanes <= sizes.messages else 1
-        found = [_fill_and_drain(binary, lanes, lanes) for _ in range(rounds)]
+        found = [_fill_and_drain(binary, lanes, lanes, {}) for _ in range(rounds)]
         rates[str(lanes)] = round(statistics.median(found))
     return rates
 
@@ -154,33 +158,36 @@ def _memory(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> dict
             "main": _bytes_per_message(binary, sizes.messages, sizes.lanes, size),
             "one_per_lane": _bytes_per_message(binary, sizes.lanes, sizes.lanes, size),
         }
-    used = SETTINGS["stream-node-max-bytes"]
+    used = found[OUR_NODE_SIZE]
     return {
-        "stream_node_max_bytes": int(used),
-        "bytes_per_waiting_message": found[used]["main"],
-        "bytes_per_waiting_message_one_per_lane": found[used]["one_per_lane"],
+        "stream_node_max_bytes": int(OUR_NODE_SIZE),
+        "bytes_per_waiting_message": used["main"],
+        "bytes_per_waiting_message_one_per_lane": used["one_per_lane"],
         "bytes_by_stream_node_max_bytes": found,
     }
 
 
 def _bytes_per_message(binary: Path, messages: int, lanes: int, node_size: str) -> int:
-    with running(binary, stream_node_max_bytes=node_size) as server:
+    with running(binary, {NODE_SIZE: node_size}) as server:
         with closing(ours.open_scheduler(server.url)) as scheduler:
             before = server.used_memory()
             ours.submit_in_batches(scheduler, ours.make_messages(messages, lanes, content=CONTENT), BATCH)
         return round((server.used_memory() - before) / messages)
 
 
-def _fill_and_drain(binary: Path, messages: int, lanes: int, **changed: str) -> float:
-    with running(binary, **changed) as server:
+def _fill_and_drain(binary: Path, messages: int, lanes: int, changed: dict[str, str]) -> float:
+    with running(binary, OURS | changed) as server:
         _fill(server, messages, lanes)
         return _drain(server, messages, lanes)
 
 
 def _fill(server: Server, messages: int, lanes: int) -> float:
-    many = ours.make_messages(messages, lanes)
+    seconds = 0.0
     with closing(ours.open_scheduler(server.url)) as scheduler:
-        return ours.submit_in_batches(scheduler, many, BATCH)
+        for start in range(0, messages, AT_ONCE):
+            many = ours.make_messages(min(AT_ONCE, messages - start), lanes, start)
+            seconds += len(many) / ours.submit_in_batches(scheduler, many, BATCH)
+    return messages / seconds
 
 
 def _drain(server: Server, messages: int, lanes: int) -> float:
