@@ -58,16 +58,17 @@ def _draw_panel(place: Any, title: str, bars: list[Bar], targets: list[Target]) 
     place.set_ylim(max(len(bars), 4) - 0.4 + 0.4 * len(targets), -0.6)
     longest = max(*lengths, *(target.where for target in targets))
     place.set_xlim(0, longest * 1.4)  # room for the figures at the ends
-    for number, target in enumerate(targets):
+    for number, target in enumerate(sorted(targets)):
         place.axvline(target.where, color=AIM, linestyle="--", linewidth=1, zorder=0.5)
         place.annotate(
             f"target: {target.words}",
             (target.where, 0),
             xycoords=("data", "axes fraction"),
-            xytext=(4, 3 + 10 * number),
+            xytext=(4, 3 + 12 * number),
             textcoords="offset points",
             color=AIM,
             fontsize=8,
+            bbox=behind,
         )
     place.set_title(title, fontsize=11, loc="left")
     place.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import ours
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from reverie import Scheduler
 
 __all__ = [
@@ -69,7 +71,7 @@ def as_whole_numbers(rounds: Rounds) -> dict[str, list[int]]:
     return {name: [round(rate) for rate in rates] for name, rates in rounds.items()}
 
 
-def noise_of(rates: list[float]) -> dict[str, Any]:
-    """The fastest round of a raw limit over its slowest; above 2 the machine was busy with something else."""
-    noise = max(rates) / min(rates)
+def noise_of(*same: Collection[float]) -> dict[str, Any]:
+    """The fastest of what should be the same over the slowest; above 2 the machine was busy otherwise."""
+    noise = max(max(rates) / min(rates) for rates in same)
     return {"noise": round(noise, 2), "quiet": noise <= MOST_NOISE}

@@ -1,9 +1,9 @@
 """One run on Redis or Valkey: ours, the raw limit and the neighbours, on servers of one kind and setting.
 
 Machines are noisy, so what is compared with the raw limit is measured in rounds, ours and raw in turn and
-each first in every other round, on fresh servers; a figure is the median of its rounds. `noise` is the
-fastest round of the raw drain over the slowest. If it is above 2, `quiet` is false: measure again before you
-believe it.
+each first in every other round, on fresh servers; a figure is the median of its rounds. Before each part and
+at the end there is a short raw drain, the same every time. `noise` is the fastest raw drain over the slowest.
+If it is above 2, `quiet` is false: measure again before you believe it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ OTHER_DURABILITIES = {
 OURS = {NODE_SIZE: OUR_NODE_SIZE}
 AT_ONCE = 50_000
 """So many messages are made before the clock starts; a million would take a gigabyte."""
+YARDSTICK = 10_000
+"""Messages of a short raw drain."""
 FEW_ROUNDS = 3
 """For figures that stand beside the main ones."""
 
@@ -60,32 +62,62 @@ def measure(sizes: Sizes, progress: Callable[[str], None], server_binary: Path |
     binary = find_binary(server_binary)
     with running(binary) as server:
         about = server.about()
+    yardstick: dict[str, int] = {}
+
+    def begin(part: str) -> None:
+        progress(part)
+        yardstick[part] = round(_short_raw_drain(binary))
+
+    begin("rounds")
+    mine, raw = _rounds(binary, sizes, progress)
+    begin("peers")
+    peers = measure_peers(binary, sizes.messages, progress)
+    begin("idle worker")
+    with running(binary, OURS) as server:
+        idle = ours.watch_idle_process(server.url, server.commands_processed)
+    begin("durabilities")
+    durabilities = _at_other_durabilities(binary, sizes, progress)
+    begin("lanes")
+    by_lanes = _by_lanes(binary, sizes, progress)
+    begin("memory")
+    memory = _memory(binary, sizes, progress)
+    begin("end")
+    figures: dict[str, Any] = {
+        "server": about | {"settings": SETTINGS},
+        "durability": SETTINGS["appendfsync"],
+        **medians(mine),
+        **durabilities,
+        "drain_rate_by_lanes": by_lanes,
+        **ours.percentiles(idle.latencies),
+        "probes": len(idle.latencies),
+        "idle_cpu_percent": round(idle.cpu_percent, 2),
+        "idle_commands_per_s": round(idle.counted_per_s, 2),
+        **memory,
+        "raw": medians(raw),
+        "peers": peers,
+        **noise_of(raw["drain_rate"], yardstick.values()),
+        "yardstick": yardstick,
+        "each_round": {"ours": as_whole_numbers(mine), "raw": as_whole_numbers(raw)},
+    }
+    return figures | judge(figures) | {"versions": _versions()}
+
+
+def _short_raw_drain(binary: Path) -> float:
+    """How fast the machine is just now, as far as others leave it to us."""
+    with running(binary) as server:
+        direct = RawQueue(server.client, YARDSTICK)
+        direct.submit_in_batches(YARDSTICK, BATCH)
+        return direct.drain(YARDSTICK)
+
+
+def _rounds(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> tuple[Rounds, Rounds]:
+    """Ours and raw: what is compared with each other."""
     mine, raw = new_rounds(), new_rounds()
     for number in range(sizes.rounds):
         for name, part in {"single submits": _round_of_singles, "batches, drain": _round_of_many}.items():
             progress(f"round {number + 1} of {sizes.rounds}: {name}")
             part(binary, sizes, mine, raw, raw_first=bool(number % 2))
-    peers = measure_peers(binary, sizes.messages, progress)
-    progress("an idle worker: latency, CPU, commands")
-    with running(binary, OURS) as server:
-        idle = ours.watch_idle_process(server.url, server.commands_processed)
-    figures: dict[str, Any] = {
-        "server": about | {"settings": SETTINGS},
-        "durability": SETTINGS["appendfsync"],
-        **medians(mine),
-        **_at_other_durabilities(binary, sizes, progress),
-        "drain_rate_by_lanes": _by_lanes(binary, sizes, progress),
-        **ours.percentiles(idle.latencies),
-        "probes": len(idle.latencies),
-        "idle_cpu_percent": round(idle.cpu_percent, 2),
-        "idle_commands_per_s": round(idle.counted_per_s, 2),
-        **_memory(binary, sizes, progress),
-        "raw": medians(raw),
-        "peers": peers,
-        **noise_of(raw["drain_rate"]),
-        "each_round": {"ours": as_whole_numbers(mine), "raw": as_whole_numbers(raw)},
-    }
-    return figures | judge(figures) | {"versions": _versions()}
+    return mine, raw
 
 
 def _round_of_singles(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
