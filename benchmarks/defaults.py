@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reverie.settings import load_settings, settings_file
@@ -14,7 +15,10 @@ __all__ = ["shipped_settings"]
 
 
 def shipped_settings(url: str) -> Settings:
-    """The shipped defaults with the queue at `url`; ends the program if something else is in force here."""
+    """The shipped defaults with the queue at `url`; ends the program if something else is in force here.
+
+    Memory is kept beside the queue: in the same file, or in the folder of the server's socket.
+    """
     changed = sorted(name for name in os.environ if name.startswith("REVERIE_"))
     if file := settings_file():
         changed.append(str(file))
@@ -22,4 +26,9 @@ def shipped_settings(url: str) -> Settings:
         raise SystemExit(
             f"the benchmarks measure the shipped defaults; take these away: {', '.join(changed)}"
         )
-    return load_settings(queue={"url": url})
+    queue = {
+        "url": url,
+        "allow_volatile": True,
+    }  # accepts a server without persistence, and does nothing else
+    beside = {"data_dir": Path(url.removeprefix("unix://")).parent} if url.startswith("unix:") else {}
+    return load_settings(queue=queue, **beside)

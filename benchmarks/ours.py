@@ -6,6 +6,8 @@ import random
 import statistics
 import threading
 import time
+from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.defaults import shipped_settings
@@ -17,17 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "IdleWorker",
     "drain_by_process",
     "drain_here",
-    "idle_cpu_percent",
     "latencies_here",
-    "latencies_of_process",
     "make_messages",
     "open_scheduler",
     "percentiles",
+    "probe_now_and_then",
     "submit_by_threads",
     "submit_in_batches",
     "submit_singly",
+    "watch_idle_process",
 ]
 
 PROBES = 300
@@ -35,6 +38,11 @@ PAUSE_S = (0.005, 0.05)
 """Bounds of the random pause between two probes, so that they meet the worker at rest and in no rhythm."""
 SETTLE_S = 1.0
 """How long a worker is left alone after its start before it counts as idle."""
+IDLE_S = 10.0
+"""How long an idle worker is watched."""
+PATIENCE_S = 60.0
+SLOWEST_RATE = 200.0
+"""Messages a second; a worker that drains fewer is given up."""
 PROBE_PATIENCE_S = 30.0
 
 
@@ -45,9 +53,10 @@ def open_scheduler(url: str) -> Scheduler:
     return scheduler
 
 
-def make_messages(count: int, lanes: int, first: int = 0) -> list[Message]:
+def make_messages(count: int, lanes: int, first: int = 0, content: str = "{}") -> list[Message]:
     return [
-        Message(user_id=f"user-{n % lanes}", label="noop", content="{}") for n in range(first, first + count)
+        Message(user_id=f"user-{n % lanes}", label="noop", content=content)
+        for n in range(first, first + count)
     ]
 
 
@@ -102,7 +111,7 @@ def drain_by_process(url: str, messages: int, way: str = "none") -> float:
     """
     with worker_process("drain", url, str(messages), way) as worker:
         worker.tell("go")
-        (seconds,) = worker.hear("drained")
+        (seconds,) = worker.hear("drained", PATIENCE_S + messages / SLOWEST_RATE)
         return messages / float(seconds)
 
 
@@ -132,27 +141,43 @@ def drain_here(scheduler: Scheduler, messages: list[Message]) -> float:
     return len(messages) / seconds
 
 
-def latencies_of_process(url: str, probes: int = PROBES) -> tuple[list[float], float]:
-    """Milliseconds from before a submit to its handler's start in an idle worker process, and that one's CPU.
+@dataclass(frozen=True)
+class IdleWorker:
+    """What an idle worker costs, and how soon it begins."""
+
+    latencies: list[float]
+    """Milliseconds from before a submit to its handler's start."""
+    cpu_percent: float
+    """CPU time of the process, all its threads, over the time on the wall."""
+    counted_per_s: float
+
+
+def watch_idle_process(
+    url: str, count: Callable[[], int] = lambda: 0, probes: int = PROBES, seconds: float = IDLE_S
+) -> IdleWorker:
+    """Leave a worker process alone for a while, then submit to it; `count` counts while it is left alone.
 
     `time.monotonic()` is one clock for all processes of a Linux machine.
     """
-    scheduler = open_scheduler(url)
     with worker_process("serve", url) as worker:
         time.sleep(SETTLE_S)
-        cpu = idle_cpu_percent(worker.tell, worker.hear)
+        worker.tell("cpu")
+        (cpu,), counted, began = worker.hear("cpu"), count(), time.monotonic()
+        time.sleep(seconds)
+        worker.tell("cpu")
+        (cpu_after,), more, passed = worker.hear("cpu"), count() - counted, time.monotonic() - began
+        with closing(open_scheduler(url)) as scheduler:
 
-        def probe() -> float:
-            began = time.monotonic()
-            receipt = scheduler.submit("probe", user_id="prober")
-            item_id, started = worker.hear("probe", PROBE_PATIENCE_S)
-            if item_id != receipt.item_id:
-                raise SystemExit(f"{item_id} was handled instead of {receipt.item_id}")
-            return float(started) - began
+            def probe() -> float:
+                began = time.monotonic()
+                receipt = scheduler.submit("probe", user_id="prober")
+                item_id, started = worker.hear("probe", PROBE_PATIENCE_S)
+                if item_id != receipt.item_id:
+                    raise SystemExit(f"{item_id} was handled instead of {receipt.item_id}")
+                return float(started) - began
 
-        latencies = _probe_now_and_then(probe, probes)
-    scheduler.close()
-    return latencies, cpu
+            latencies = probe_now_and_then(probe, probes)
+    return IdleWorker(latencies, 100 * (float(cpu_after) - float(cpu)) / passed, more / passed)
 
 
 def latencies_here(scheduler: Scheduler, probes: int = PROBES) -> list[float]:
@@ -173,19 +198,7 @@ def latencies_here(scheduler: Scheduler, probes: int = PROBES) -> list[float]:
             raise SystemExit(f"a probe was not handled within {PROBE_PATIENCE_S} s")
         return started[-1] - began
 
-    return _probe_now_and_then(probe, probes)
-
-
-def idle_cpu_percent(
-    tell: Callable[[str], None], hear: Callable[[str], list[str]], seconds: float = 10.0
-) -> float:
-    """CPU time of a worker process, all its threads, over the time on the wall."""
-    tell("cpu")
-    before, began = float(hear("cpu")[0]), time.monotonic()
-    time.sleep(seconds)
-    tell("cpu")
-    after = float(hear("cpu")[0])
-    return 100 * (after - before) / (time.monotonic() - began)
+    return probe_now_and_then(probe, probes)
 
 
 def percentiles(latencies: list[float]) -> dict[str, float]:
@@ -195,7 +208,8 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
     }
 
 
-def _probe_now_and_then(probe: Callable[[], float], probes: int) -> list[float]:
+def probe_now_and_then(probe: Callable[[], float], probes: int) -> list[float]:
+    """What `probe` answers in seconds, as milliseconds, with random pauses in between."""
     pauses = random.Random(1)
     latencies = []
     for _ in range(probes):

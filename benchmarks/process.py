@@ -19,7 +19,7 @@ PATIENCE_S = 600.0
 
 
 class WorkerProcess:
-    """A running `benchmarks.worker`."""
+    """A running process that talks in lines."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -50,10 +50,17 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker_process(*arguments: str) -> Iterator[WorkerProcess]:
-    """Run `benchmarks.worker`, ready to be measured; it stops when nobody talks to it any more."""
-    command = [sys.executable, "-m", "benchmarks.worker", *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def worker_process(
+    *arguments: str, module: str = "benchmarks.worker", environment: dict[str, str] | None = None
+) -> Iterator[WorkerProcess]:
+    """Run a module that is measured, when it is ready; it stops when nobody talks to it any more."""
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | (environment or {}),
+    ) as process:
         try:
             worker = WorkerProcess(process)
             worker.hear("ready")

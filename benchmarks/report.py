@@ -44,7 +44,7 @@ def print_report(figures: dict[str, Any]) -> None:
     console = Console()
     columns = {"reverie": figures}
     if "raw" in figures:
-        columns |= {"raw SQLite": figures["raw"], **figures["peers"]}
+        columns |= {"raw limit": figures["raw"], **figures["peers"]}
     title = f"Messages a second: {figures['backend']}, durability {figures['durability']}"
     table = Table("", *columns, title=title)
     for key, name in RATES.items():

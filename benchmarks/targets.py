@@ -4,35 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["judge", "judged"]
-
-
-def judge(figures: dict[str, Any]) -> dict[str, Any]:
-    """The ratios of a run, and each target with its value and whether it is reached."""
-    raw = figures["raw"]
-    to_raw = {
-        "drain": figures["drain_rate"] / raw["drain_rate"],
-        "submit_one": figures["submit_one_rate"] / raw["submit_one_rate"],
-        "submit_64": figures["submit_64_rate"] / raw["submit_one_rate"],
-        "submit_batch": figures["submit_batch_rate"] / raw["submit_batch_rate"],
-    }
-    to_peer = _to_best(figures, figures["peers"])
-    aims = {
-        "drain_to_raw": (to_raw["drain"], ">=", 0.35),
-        "drain_to_best_peer": (to_peer["drain"], ">=", 8.0),
-        "submit_one_to_raw_single": (to_raw["submit_one"], ">=", 0.5),
-        "submit_64_to_raw_single": (to_raw["submit_64"], ">=", 2.0),
-        "latency_p50_ms": (figures["latency_p50_ms"], "<=", 3.0),
-        "idle_cpu_percent": (figures["idle_cpu_percent"], "<", 1.0),
-    }
-    return {
-        "ratio_to_raw": {name: round(ratio, 4) for name, ratio in to_raw.items()},
-        "ratio_to_best_peer": {name: round(ratio, 3) for name, ratio in to_peer.items()},
-        "ratio_to_best_peer_full": {
-            name: round(ratio, 3) for name, ratio in _to_best(figures, figures["peers_full"]).items()
-        },
-        "targets": judged(aims),
-    }
+__all__ = ["judged", "ratios", "to_best"]
 
 
 def judged(aims: dict[str, tuple[float, str, float]]) -> dict[str, Any]:
@@ -43,11 +15,16 @@ def judged(aims: dict[str, tuple[float, str, float]]) -> dict[str, Any]:
     }
 
 
-def _to_best(figures: dict[str, Any], peers: dict[str, dict[str, int]]) -> dict[str, float]:
+def to_best(figures: dict[str, Any], peers: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Our rates over the best of the neighbours'."""
     return {
         name: figures[f"{name}_rate"] / max(peer[f"{name}_rate"] for peer in peers.values())
         for name in ("drain", "submit_one")
     }
+
+
+def ratios(exact: dict[str, float]) -> dict[str, float]:
+    return {name: round(ratio, 4) for name, ratio in exact.items()}
 
 
 def _holds(value: float, sign: str, bound: float) -> bool:

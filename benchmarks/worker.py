@@ -10,25 +10,20 @@ import logging
 import os
 import sys
 import time
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-import apsw
-
 from benchmarks.defaults import shipped_settings
 from reverie import AsyncScheduler, Message
-from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from reverie.observe.events import Event
 
-COUNT = load_queries("benchmarks", "raw.sql")["count_completed"]
 SUBSCRIBERS = 10
 EVENTS_OF_ONE = 3
 """Of each message that was submitted before: dequeue, start, finish."""
 LOOK_S = 0.002
-"""How often the rows are counted once all handlers have run."""
+"""How often the queue is asked whether all is completed, once all handlers have run."""
 
 
 def main() -> None:
@@ -52,7 +47,7 @@ async def serve(url: str) -> None:
 
 
 async def drain(url: str, messages: int, way: str) -> None:
-    """After a line comes in: say how many seconds it took until all rows were completed.
+    """After a line comes in: say how many seconds it took until all messages were completed.
 
     `way` says who listens: none, ten subscribers, or the log.
     """
@@ -80,9 +75,8 @@ async def drain(url: str, messages: int, way: str) -> None:
     began = time.monotonic()
     async with scheduler:
         await handled.wait()
-        with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
-            while connection.execute(COUNT).get < messages:  # noqa: ASYNC110  a file sends no events
-                await asyncio.sleep(LOOK_S)
+        while (await scheduler.observe.counts()).all_tasks_summary.completed < messages:  # noqa: ASYNC110  only the queue knows
+            await asyncio.sleep(LOOK_S)
         say(f"drained {time.monotonic() - began}")
     if any(count < EVENTS_OF_ONE * messages for count in heard):
         raise SystemExit(f"subscribers heard of {heard} events of {messages} messages")

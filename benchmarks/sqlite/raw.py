@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SQL", "RawQueue"]
 
-SQL = load_queries("benchmarks", "raw.sql")
+SQL = load_queries("benchmarks.sqlite", "raw.sql")
 CLAIM = 100
 LEASE_MS = 30_000
 RETENTION_MS = 7 * 24 * 3600 * 1000

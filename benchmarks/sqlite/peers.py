@@ -6,7 +6,6 @@ the better figure counts. None of them tracks the status of a task in lanes; som
 
 from __future__ import annotations
 
-import importlib
 import logging
 import tempfile
 import threading
@@ -15,24 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.extras import require
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["measure_peers", "require"]
+__all__ = ["measure_peers"]
 
 FULL = "PRAGMA synchronous = FULL"
 CONTENT = "{}"
 Figures = dict[str, int]
-
-
-def require(module: str, package: str) -> Any:
-    """Import what only the benchmarks need."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise SystemExit(
-            f"{package} is missing: install the extra `bench` (pip install 'reverie[bench]', or make bench)"
-        ) from error
 
 
 def measure_peers(messages: int, progress: Callable[[str], None]) -> dict[str, dict[str, Figures]]:

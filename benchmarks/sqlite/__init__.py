@@ -1,0 +1,1 @@
+"""The queue on SQLite, beside raw SQLite and beside other queues on SQLite."""
