@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from reverie.backends.control import CancelItems, RequeueItems
+from reverie.backends.interface import SubmitsHere
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
@@ -75,6 +76,8 @@ class Runtime:
         self._databases: dict[str, Database] = {}
         self.store = SqliteMemoryStore(self._database(settings.memory_url), self.clock)
         self.backend = self._backend(settings.queue_url)
+        queue = self.backend.queue
+        self._takes_here = queue if isinstance(queue, SubmitsHere) else None
         self.registry = Registry(settings.worker, settings.labels)
         for label, function in BUILTIN.items():
             self.registry.add(label, function)
@@ -145,13 +148,13 @@ class Runtime:
 
     @property
     def takes_from_threads(self) -> bool:
-        """Whether a thread without an event loop may submit: the backend is open and has its own writer."""
-        return self._opened and isinstance(self.backend, SqliteBackend)
+        """Whether a thread without an event loop may submit: the backend is open and can do it."""
+        return self._opened and self._takes_here is not None
 
     def submit_from_thread(self, messages: Sequence[Message]) -> Accepted:
         """Submit prepared messages from the calling thread."""
-        assert isinstance(self.backend, SqliteBackend)
-        return self.backend.queue.submit_here(messages)
+        assert self._takes_here is not None
+        return self._takes_here.submit_here(messages)
 
     async def open(self) -> None:
         """Connect, and create or upgrade what is missing. Idempotent."""

@@ -5,7 +5,7 @@ A backend is done when `tests/conformance` passes on it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reverie.backends.views import Attempt, LabelState, LaneState, Page, QueueHealth, StatusQuery
     from reverie.message import Key, Message
 
-__all__ = ["Backend", "Broadcast", "Capabilities", "Queue", "QueueViews", "SharedState"]
+__all__ = ["Backend", "Broadcast", "Capabilities", "Queue", "QueueViews", "SharedState", "SubmitsHere"]
 
 
 class Queue(Protocol):
@@ -109,6 +109,15 @@ class Queue(Protocol):
         The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason.
         `until` is in epoch milliseconds of the queue's own clock.
         """
+        ...
+
+
+@runtime_checkable
+class SubmitsHere(Protocol):
+    """A queue that also takes messages from threads without an event loop."""
+
+    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+        """Submit from a thread that may block; when it returns it is durable."""
         ...
 
 

@@ -20,6 +20,7 @@ except ImportError as error:
 from reverie.backends.redis.broadcast import RedisBroadcast
 from reverie.backends.redis.check import UnsafeServerError, check_server
 from reverie.backends.redis.connection import Connections
+from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
 from reverie.backends.redis.library import KeysVersionError, Library
 from reverie.backends.redis.queue import RedisQueue
@@ -51,7 +52,9 @@ class RedisBackend:
         self._library = Library(self._connections, keys)
         self._allow_volatile = allow_volatile
         self._durability_assumed = durability_assumed
-        self.queue = RedisQueue(self._connections, self._library, keys, limits or QueueLimits())
+        self._direct = DirectConnections(url, self._connections)
+        direct = Library(self._direct, keys)
+        self.queue = RedisQueue(self._connections, self._library, direct, keys, limits or QueueLimits())
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
         self.broadcast = RedisBroadcast(self._connections, keys)
@@ -77,4 +80,5 @@ class RedisBackend:
     async def close(self) -> None:
         """See `Backend.close`."""
         await self.broadcast.close()
+        self._direct.close()
         await self._connections.close()

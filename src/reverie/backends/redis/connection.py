@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection
 
-__all__ = ["Connections"]
+__all__ = ["ANSWER_TIMEOUT_S", "CONNECT_TIMEOUT_S", "POOL_SIZE", "Connections", "leads_elsewhere"]
 
 POOL_SIZE = 32
 """Connections for moves, for each event loop; more calls than that wait for a free one."""
@@ -89,6 +89,11 @@ class Connections:
         """Allow calls."""
         self._open = True
 
+    def check_open(self) -> None:
+        """Refuse what comes before the opening or after the end."""
+        if not self._open:
+            raise ClosedError
+
     async def close(self) -> None:
         """Close the connections of every loop that still runs. A loop that ended has closed its own."""
         self._open = False
@@ -113,7 +118,7 @@ class Connections:
     async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
         """What comes over a channel, from the first step on, over a connection of its own."""
         pools = await self._here()
-        with self._named_errors():
+        with self.named_errors():
             connection: AbstractConnection = await pools.waits.get_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.send_command("SUBSCRIBE", channel)
@@ -149,7 +154,7 @@ class Connections:
         sent: Callable[[], None] | None = None,
     ) -> Any:
         cancelled_before = _cancellations()
-        with self._named_errors():
+        with self.named_errors():
             connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.send_command(*command)
@@ -158,7 +163,7 @@ class Connections:
                     sent()
                 return await _read_answer(connection, seconds)
             except ResponseError as error:
-                if _first_word(error) in ELSEWHERE and pool in {pools.moves, pools.waits}:
+                if leads_elsewhere(error) and pool in {pools.moves, pools.waits}:
                     await self._connect_anew(pools)
                 raise
             except BaseException:
@@ -169,8 +174,7 @@ class Connections:
                 await pool.release(connection)
 
     async def _here(self) -> _Pools:
-        if not self._open:
-            raise ClosedError
+        self.check_open()
         loop = asyncio.get_running_loop()
         pools = self._pools.get(loop)
         if pools is None:
@@ -213,7 +217,7 @@ class Connections:
                 await pool.disconnect()
 
     @contextlib.contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def named_errors(self) -> Iterator[None]:
         """Say in our own words that the server cannot be used now."""
         try:
             yield
@@ -233,6 +237,11 @@ async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
             return await connection.read_response(timeout=math.inf)
     except TimeoutError:
         raise RedisTimeoutError(f"nothing came within {seconds:g} s") from None
+
+
+def leads_elsewhere(error: ResponseError) -> bool:
+    """Whether another server may stand behind the same address, for whoever connects anew."""
+    return _first_word(error) in ELSEWHERE
 
 
 def _first_word(error: Exception) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import ResponseError
 
@@ -19,7 +19,6 @@ from reverie.errors import ReverieError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
 
 __all__ = ["LIBRARY", "KeysVersionError", "Library", "library_name", "library_source"]
@@ -84,10 +83,23 @@ class KeysVersionError(ReverieError):
         )
 
 
+class Caller(Protocol):
+    """What sends commands to the server."""
+
+    @property
+    def place(self) -> str:
+        """Where the server is, without the password."""
+        ...
+
+    async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
+        """Send one command and read its answer; `sent` is called in between."""
+        ...
+
+
 class Library:
     """Calls the functions of one queue, and loads them where they are missing."""
 
-    def __init__(self, connections: Connections, keys: Keys) -> None:
+    def __init__(self, connections: Caller, keys: Keys) -> None:
         self._connections = connections
         self._keys = keys
 

@@ -16,6 +16,7 @@ from reverie.backends.limits import unknown_parent
 from reverie.backends.moves import Accepted, Advance, Lost, Move, Renewal, Settled, Submitted
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import encode_id
+from reverie.bridge import run_here
 from reverie.errors import ReverieError
 from reverie.failpoints import failpoint
 
@@ -56,9 +57,13 @@ _encode = msgspec.msgpack.Encoder().encode
 class RedisQueue:
     """See `reverie.backends.interface.Queue`."""
 
-    def __init__(self, connections: Connections, library: Library, keys: Keys, limits: QueueLimits) -> None:
+    def __init__(
+        self, connections: Connections, library: Library, direct: Library, keys: Keys, limits: QueueLimits
+    ) -> None:
+        """`direct` calls the same functions on the calling thread."""
         self._connections = connections
         self._library = library
+        self._direct = direct
         self._keys = keys
         self._limits = limits
         self._limits_row = wire.limits_row(limits)
@@ -69,12 +74,21 @@ class RedisQueue:
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
         """See `Queue.submit`."""
+        return await self._submit(self._library, messages, claim)
+
+    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+        """See `SubmitsHere.submit_here`."""
+        return run_here(self._submit(self._direct, messages, None))
+
+    async def _submit(
+        self, library: Library, messages: Sequence[Message], claim: ClaimRequest | None
+    ) -> Accepted:
         claim_id = secrets.token_hex(16)
         request = {
             "messages": [wire.message_row(message, self._keys) for message in messages],
             "claim": wire.claim_request(claim, claim_id) if claim else None,
         }
-        reply = await self._call("submit", request, wire.SubmitReply)
+        reply = await self._call("submit", request, wire.SubmitReply, library=library)
         if reply.refusal is not None:
             wire.raise_refusal(reply.refusal, self._limits, messages, reply.now)
         others = dict(reply.others)
@@ -199,9 +213,15 @@ class RedisQueue:
         return now + (time.monotonic() - heard_at) * 1000
 
     async def _call(
-        self, function: str, request: dict[str, Any], reply: type[R], sent: Callable[[], None] | None = None
+        self,
+        function: str,
+        request: dict[str, Any],
+        reply: type[R],
+        sent: Callable[[], None] | None = None,
+        library: Library | None = None,
     ) -> R:
-        answer = await self._library.call(function, _encode(request | {"limits": self._limits_row}), sent)
+        encoded = _encode(request | {"limits": self._limits_row})
+        answer = await (library or self._library).call(function, encoded, sent)
         decoded = msgspec.msgpack.decode(answer, type=reply)
         self._server_time = (decoded.now, time.monotonic())
         return decoded

@@ -80,7 +80,7 @@ class SqliteQueue:
         return self._write(job)
 
     def submit_here(self, messages: Sequence[Message]) -> Accepted:
-        """Submit from a thread that may block; when it returns it is durable."""
+        """See `SubmitsHere.submit_here`."""
         if not self._database.idle:
             return self._outbox.put_and_wait(messages)
         write, steps = self._in_step(lambda step: submit.submit(step, messages))

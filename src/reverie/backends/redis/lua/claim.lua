@@ -100,7 +100,7 @@ local function start_plain(step, user, entries)
   for index, entry in ipairs(entries) do
     item_ids[index] = entry[2][4] or ''
   end
-  local key = user_of(step, user).key
+  local key = step.meta_of .. user
   local texts = redis.call('HMGET', key, unpack(item_ids))
   for index, entry in ipairs(entries) do
     local text, submitted = plain_claimed(step, texts[index] or '', entry[1])

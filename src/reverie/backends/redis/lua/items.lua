@@ -15,9 +15,19 @@ local DETAILS = '"task_type":' -- begins the details; inside a JSON string its q
 
 -- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
 -- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it; when
--- it last came into its lane, if not when it was submitted; how many of its runs are remembered.
-local RARE =
-  { 'requeues', 'cancel_requested', 'due', 'waits_for', 'memos', 'dependants', 'waiting_since', 'history' }
+-- it last came into its lane, if not when it was submitted; how many of its runs are remembered; 1 if it has a
+-- deadline or a unique key.
+local RARE = {
+  'requeues',
+  'cancel_requested',
+  'due',
+  'waits_for',
+  'memos',
+  'dependants',
+  'waiting_since',
+  'history',
+  'rules',
+}
 local IS_RARE = {
   requeues = true,
   cancel_requested = true,
@@ -27,6 +37,7 @@ local IS_RARE = {
   dependants = true,
   waiting_since = true,
   history = true,
+  rules = true,
 }
 
 local function parse_rare(text, position)
@@ -91,17 +102,12 @@ local function item_text(item)
   )
 end
 
--- Most items are plain, and are moved without taking them apart: nothing rare is known of them, and neither a
--- deadline nor a unique key asks for anything.
+-- Most items are plain, and are moved without taking them apart: nothing rare is known of them.
 
 local PLAIN_WAITING = '^{"status":"waiting","attempts":0,"losses":0,"submitted_at":(%d+),"started_at":null,'
   .. '"redis_message_id":"[%d-]+","claim_id":"",()"task_type":'
 local PLAIN_RUNNING = '^{"status":"in_progress","attempts":0,(.-"redis_message_id":")([%d-]+)","claim_id":"(%x+)",()'
   .. '"claimed_at":%d+,"worker":"[^"]*",()"task_type":'
-
-local function has_deadline(details, from)
-  return string.find(details, '"deadline":', from, true)
-end
 
 -- The text of a new item that waits, of its details and its number.
 local function plain_waiting(step, entry, details, seq)
@@ -119,7 +125,7 @@ end
 -- The text of a plain item that is claimed, and when it was submitted; nothing if it is not plain.
 local function plain_claimed(step, text, entry)
   local submitted, details = string.match(text, PLAIN_WAITING)
-  if not submitted or has_deadline(text, details) then
+  if not submitted then
     return
   end
   local start = step.plain_start
@@ -135,7 +141,7 @@ end
 -- The text of a plain item that is completed, and its stream entry; nothing if it is not plain or not held.
 local function plain_completed(text, claim_id, completed)
   local times, entry, holder, run, details = string.match(text, PLAIN_RUNNING)
-  if holder ~= claim_id or string.find(text, '"unique":', details, true) then
+  if holder ~= claim_id then
     return
   end
   return '{"status":"completed","attempts":1,'

@@ -21,6 +21,11 @@ local function make_way(step, message)
   end
 end
 
+-- Whether a message has a deadline or a unique key.
+local function has_rules(message)
+  return message[9] or string.find(message[7], '"deadline":', 1, true)
+end
+
 local function new_item(step, message, seq)
   return {
     status = 'waiting',
@@ -30,7 +35,7 @@ local function new_item(step, message, seq)
     started_at = 'null',
     entry = '',
     claim_id = '',
-    rare = { due = message[5] },
+    rare = { due = message[5], rules = has_rules(message) and 1 or nil },
     run = '',
     note = '',
     details = string.format('%s,"seq":%d}', message[7], seq),
@@ -117,7 +122,7 @@ end
 
 -- Whether nothing is asked of a message but that it waits for its turn.
 local function is_plain(message)
-  return not (message[5] or message[9] or message[11] or has_deadline(message[7]))
+  return not (message[5] or message[11] or has_rules(message))
 end
 
 -- Whether all of these are plain, and no limit asks how many of them are new.
