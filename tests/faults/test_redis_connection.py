@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from living import until
+from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.library import LIBRARY
 from reverie.errors import BackendUnavailableError
 from servers import RedisClock, Valkey, valkey_server
@@ -77,6 +78,47 @@ async def test_connections_that_are_cut(server: Valkey, case: RedisCase) -> None
             assert (item.losses, item.attempts) == (0, 1)
             case.go.clear()
     await case.assert_each_once(*(f"g{number}" for number in range(5)))
+
+
+async def test_who_gives_up_waiting_takes_nothing_from_others(server: Valkey) -> None:
+    """It is over when the server says so: until then, what is there would still be given to this wait."""
+    connections = Connections(server.url)
+    connections.open()
+    with server.client() as client:
+        for _ in range(2):
+            wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30"))
+            await until(lambda: client.info("clients")["blocked_clients"] == 1)
+            server.suspend()
+            wait.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not wait.done()
+            server.resume()
+            with pytest.raises(asyncio.CancelledError):
+                await wait
+            assert client.info("clients")["blocked_clients"] == 0
+        assert client.rpush("tokens", "1") == 1
+        assert await connections.block(30, "BLPOP", "tokens", "30") == [b"tokens", b"1"]
+        assert client.info("clients")["connected_clients"] == 3  # each wait went over the same connection
+    await connections.close()
+
+
+async def test_a_wait_that_is_given_up_before_the_server_knows_of_it(server: Valkey) -> None:
+    connections = Connections(server.url)
+    connections.open()
+    await connections.call("PING")
+    with server.client() as client:
+        for turns in range(40):
+            wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            wait.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await wait
+        await until(lambda: client.info("clients")["blocked_clients"] == 0)
+        client.rpush("tokens", "1")
+        assert await connections.block(30, "BLPOP", "tokens", "30") == [b"tokens", b"1"]
+    await connections.close()
 
 
 async def test_a_server_that_is_killed_and_comes_back(server: Valkey, case: RedisCase) -> None:

@@ -48,6 +48,13 @@ def follow(server: Valkey, primary: Valkey) -> None:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up")
 
 
+def replicate(server: Valkey) -> None:
+    """Wait until its replica has confirmed all it was told."""
+    with server.client() as client:
+        client.set("last", "1")  # what comes before this was confirmed with it
+        assert client.wait(1, 10_000) == 1
+
+
 def promote(server: Valkey) -> None:
     with server.client() as client:
         client.replicaof("NO", "ONE")
@@ -65,6 +72,7 @@ async def test_a_primary_that_becomes_a_replica(primary: Valkey, replica: Valkey
     async with redis_case(primary.url, tmp_path) as case, case.http() as client:
         await case.submit("1", label="gated")
         await case.has_begun()
+        replicate(primary)
         promote(replica)
         follow(primary, replica)
         assert await refusal(case) == (
@@ -92,8 +100,7 @@ async def test_a_failover_behind_one_address(primary: Valkey, replica: Valkey, t
         await case.wait(*(f"n{number}" for number in range(20)))
         await case.submit("1", label="gated")
         await case.has_begun()
-        with primary.client() as client:
-            assert client.wait(1, 10_000) == 1
+        replicate(primary)
         promote(replica)
         follow(primary, replica)
         address.target = replica.socket
@@ -117,8 +124,7 @@ async def test_a_primary_that_is_lost(
         await case.wait("ended")
         await case.submit("1", "2", label="gated")
         await case.has_begun()
-        with primary.client() as client:
-            assert client.wait(1, 10_000) == 1
+        replicate(primary)
         primary.kill()
         assert "did not answer" in await refusal(case)
         promote(replica)
@@ -138,8 +144,7 @@ async def test_a_replica_without_its_primary(primary: Valkey, replica: Valkey, t
         client.config_set("replica-serve-stale-data", "no")
     async with redis_case(primary.url, tmp_path) as case:
         await case.submit("1")
-        with primary.client() as client:
-            assert client.wait(1, 10_000) == 1
+        replicate(primary)
     primary.kill()
     with replica.client() as client:
         await until(lambda: client.info("replication")["master_link_status"] == "down")

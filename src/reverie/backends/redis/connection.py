@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool
 from redis.asyncio.connection import parse_url
@@ -21,7 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from reverie.errors import BackendUnavailableError, ClosedError
+from reverie.errors import BackendUnavailableError, ClosedError, ReverieError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -35,6 +36,10 @@ POOL_SIZE = 32
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 """A call that moves thousands of large messages takes a while; a dead server should not take much longer."""
+
+LET_GO_S = 1.0
+"""How long the server may take to end a wait that was given up; else its connection is closed."""
+ASK_AGAIN_S = 0.05
 
 ELSEWHERE = {
     "READONLY": "it is a replica: writes go to its primary, or here once it is promoted",
@@ -73,6 +78,8 @@ class Connections:
         self._url = url
         self._open = False
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
+        self._client_ids: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
+        """Of the connections for waits: by these the server knows them."""
 
     @property
     def place(self) -> str:
@@ -111,7 +118,10 @@ class Connections:
         return await self._exchange(pools, pools.moves, command, ANSWER_TIMEOUT_S, sent)
 
     async def block(self, seconds: float, *command: str | bytes) -> Any:
-        """Send a command that the server answers within `seconds`, over a connection of its own."""
+        """Send a command that the server answers within `seconds`, over a connection of its own.
+
+        When this is cancelled, the server has ceased to wait: what comes later goes to others.
+        """
         pools = await self._here()
         return await self._exchange(pools, pools.waits, command, seconds + ANSWER_TIMEOUT_S)
 
@@ -166,12 +176,27 @@ class Connections:
                 if leads_elsewhere(error) and pool in {pools.moves, pools.waits}:
                     await self._connect_anew(pools)
                 raise
-            except BaseException:
-                # The answer may still be on its way: nobody else must read it as theirs.
-                await connection.disconnect(nowait=True)
+            except BaseException as error:
+                if not isinstance(error, asyncio.CancelledError) or not await self._let_go(connection):
+                    # The answer may still be on its way: nobody else must read it as theirs.
+                    await connection.disconnect(nowait=True)
                 raise
             finally:
                 await pool.release(connection)
+
+    async def _let_go(self, connection: AbstractConnection) -> bool:
+        """Have the server end a wait; whether the connection has its answer, and can be used again."""
+        client_id = self._client_ids.get(connection)
+        if client_id is None:
+            return False
+        with contextlib.suppress(ReverieError, RedisError, OSError):
+            async with asyncio.timeout(LET_GO_S):
+                while True:
+                    await self.call("CLIENT", "UNBLOCK", str(client_id))
+                    with contextlib.suppress(RedisTimeoutError):  # it may not have begun to wait
+                        await _read_answer(connection, ASK_AGAIN_S)
+                        return True
+        return False
 
     async def _here(self) -> _Pools:
         self.check_open()
@@ -204,8 +229,17 @@ class Connections:
         moves = BlockingConnectionPool.from_url(
             self._url, max_connections=POOL_SIZE, timeout=ANSWER_TIMEOUT_S, **options
         )
+        options["redis_connect_func"] = self._greet
         waits = ConnectionPool.from_url(self._url, max_connections=1_000_000, **options)
         return moves, waits
+
+    async def _greet(self, connection: AbstractConnection) -> None:
+        """Begin a connection for waits. Where the server does not tell its id, a wait given up closes it."""
+        await connection.on_connect()
+        self._client_ids.pop(connection, None)
+        with contextlib.suppress(ResponseError):
+            await connection.send_command("CLIENT", "ID")
+            self._client_ids[connection] = await connection.read_response()
 
     async def _keeper(self, loop: asyncio.AbstractEventLoop, pools: _Pools) -> AsyncGenerator[None, None]:
         """Close the pools at the end of their loop, which closes the generators it has seen begin."""
@@ -231,10 +265,13 @@ class Connections:
 
 
 async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
-    """The answer to what was sent. The driver's own time limit would answer None, which may be an answer."""
+    """The answer to what was sent; the connection is as it was if this ends otherwise.
+
+    The driver's own time limit would answer None, which may be an answer.
+    """
     try:
         async with asyncio.timeout(seconds):
-            return await connection.read_response(timeout=math.inf)
+            return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
     except TimeoutError:
         raise RedisTimeoutError(f"nothing came within {seconds:g} s") from None
 
