@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-DRAIN = """
+DRAIN = r"""
 import sys
 from reverie import ReverieError, Scheduler
 from reverie.testing import drain
 scheduler = Scheduler()
-scheduler.handler("note")(lambda message: print("ran", message.item_id))
+scheduler.handler("note")(lambda message: sys.stdout.write(f"ran {message.item_id}\n") and None)
 try:
     with scheduler.used():
         scheduler.submit("note", user_id="theirs", item_id="theirs", content="theirs")
