@@ -17,6 +17,8 @@ from benchmarks.defaults import shipped_settings
 from reverie import AsyncScheduler, Message
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reverie.observe.events import Event
 
 SUBSCRIBERS = 10
@@ -82,7 +84,7 @@ async def drain(url: str, messages: int, way: str) -> None:
         raise SystemExit(f"subscribers heard of {heard} events of {messages} messages")
 
 
-def _count(heard: list[int], number: int, events: list[Event]) -> None:
+def _count(heard: list[int], number: int, events: Sequence[Event]) -> None:
     heard[number] += len(events)
 
 

@@ -13,7 +13,7 @@ from reverie.observe.idle import Idleness, IdleWatch
 from reverie.observe.status import StatusCounts, TaskStatusTracker, count_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from reverie.backends.views import Attempt, LaneState
     from reverie.observe.bus import Subscription
@@ -90,7 +90,7 @@ class AsyncObservation:
 
     def subscribe(
         self,
-        listener: Callable[[list[Event]], object],
+        listener: Callable[[Sequence[Event]], object],
         *,
         events: Iterable[str] | None = None,
         labels: Iterable[str] | None = None,

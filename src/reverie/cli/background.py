@@ -21,6 +21,8 @@ from reverie.observe.rules import SERVICE_FAILING
 from reverie.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reverie.dispatch.settings import WorkerSettings
     from reverie.observe.events import Event
     from reverie.scheduler import Scheduler
@@ -82,7 +84,7 @@ class Background:
         self._write(queue=whole_url(scheduler.runtime.settings.queue_url))
         watcher = scheduler.runtime.watcher
 
-        def heard(_: list[Event]) -> None:
+        def heard(_: Sequence[Event]) -> None:
             alerts = list(watcher.current.values())
             self._write(alerts=[alert for alert in alerts if alert.rule == SERVICE_FAILING])
 

@@ -7,6 +7,7 @@ and can see how many.
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from reverie.logs import get_logger
 from reverie.observe.events import encode_events
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
     from reverie.backends.interface import Broadcast
     from reverie.observe.events import Event, EventName
@@ -33,6 +34,8 @@ GATHER_S = 0.1
 """After a delivery, a listener is left alone for at most so long: what happens meanwhile is one batch."""
 MOST_WAITING = 100_000
 """So many events wait for a listener at most; older ones are dropped and counted."""
+MOST_SHARED = 10_000
+"""A batch of more events is not kept for others."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,27 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class _Joiner:
+    """Joins batches to one, which those who listen to the same share: to touch every event costs time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._batches: tuple[list[Event], ...] = ()
+        self._events: tuple[Event, ...] = ()
+        """What these batches have been joined to."""
+
+    def join(self, batches: Collection[list[Event]]) -> tuple[int, tuple[Event, ...]]:
+        """The events of the first of these batches, and how many batches that are."""
+        with self._lock:
+            known = self._batches
+            if 0 < len(known) <= len(batches) and all(map(operator.is_, known, batches)):
+                return len(known), self._events
+            events = tuple(chain.from_iterable(batches))
+            if len(events) <= MOST_SHARED:
+                self._batches, self._events = tuple(batches), events
+            return len(batches), events
+
+
 class Subscription:
     """What waits for one listener. Safe from any thread."""
 
@@ -65,10 +89,12 @@ class Subscription:
         self,
         wanted: Wanted,
         most_waiting: int,
+        joiner: _Joiner,
         wake: Callable[[], None],
         leave: Callable[[Subscription], None],
     ) -> None:
         """`wake` is called when something waits or it is closed, `leave` when it is closed."""
+        self._joiner = joiner
         self._leave = leave
         self.wanted = wanted
         self._most_waiting = most_waiting
@@ -101,11 +127,21 @@ class Subscription:
         if first:  # else it was woken for those before these, and has not taken them yet
             self._wake()
 
-    def take(self) -> list[Event]:
-        """All that waits, oldest first."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._batches
+
+    def take(self) -> Sequence[Event]:
+        """What waits, oldest first; what has come in this moment may be left for the next time."""
         with self._lock:
-            batches, self._batches, self._waiting = self._batches, deque(), 0
-        return list(chain.from_iterable(batches))
+            taken, events = self._joiner.join(self._batches)
+            for _ in range(taken):
+                self._waiting -= len(self._batches.popleft())
+            more = bool(self._batches)
+        if more:
+            self._wake()
+        return events
 
     def took(self) -> None:
         """The listener is done with what it has taken."""
@@ -130,6 +166,7 @@ class EventBus:
     def __init__(self, broadcast: Broadcast) -> None:
         """Listeners in other processes hear through `broadcast`."""
         self._broadcast = broadcast
+        self._joiner = _Joiner()
         self._lock = threading.Lock()
         self._subscriptions: tuple[Subscription, ...] = ()
         self._outside: Subscription | None = None
@@ -157,14 +194,14 @@ class EventBus:
 
     def subscribe(
         self,
-        listener: Callable[[list[Event]], object],
+        listener: Callable[[Sequence[Event]], object],
         wanted: Wanted | None = None,
         *,
         most_waiting: int = MOST_WAITING,
     ) -> Subscription:
         """Have `listener` called with batches of events, on a thread of its own, until it is closed."""
         news = threading.Event()
-        subscription = Subscription(wanted or Wanted(), most_waiting, news.set, self._remove)
+        subscription = Subscription(wanted or Wanted(), most_waiting, self._joiner, news.set, self._remove)
 
         def deliver() -> None:
             while not subscription.closed.is_set():
@@ -172,14 +209,15 @@ class EventBus:
                 news.clear()
                 _call(listener, subscription)
                 subscription.closed.wait(_rest_s())
-            _call(listener, subscription)
+            while not subscription.is_empty:
+                _call(listener, subscription)
 
         self._add(subscription)
         threading.Thread(target=deliver, name="reverie-events", daemon=True).start()
         return subscription
 
     @asynccontextmanager
-    async def stream(self, wanted: Wanted | None = None) -> AsyncIterator[AsyncIterator[list[Event]]]:
+    async def stream(self, wanted: Wanted | None = None) -> AsyncIterator[AsyncIterator[Sequence[Event]]]:
         """While this is open, batches of events, one after the other."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
@@ -187,7 +225,7 @@ class EventBus:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(news.set)
 
-        subscription = Subscription(wanted or Wanted(), MOST_WAITING, wake, self._remove)
+        subscription = Subscription(wanted or Wanted(), MOST_WAITING, self._joiner, wake, self._remove)
         self._add(subscription)
         try:
             yield _batches(subscription, news)
@@ -226,7 +264,7 @@ class EventBus:
                 outside.close()
 
 
-async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIterator[list[Event]]:
+async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIterator[Sequence[Event]]:
     while not subscription.closed.is_set():
         await news.wait()
         news.clear()
@@ -241,7 +279,7 @@ def _rest_s() -> float:
     return GATHER_S - time.monotonic() % GATHER_S
 
 
-def _call(listener: Callable[[list[Event]], object], subscription: Subscription) -> None:
+def _call(listener: Callable[[Sequence[Event]], object], subscription: Subscription) -> None:
     try:
         if events := subscription.take():
             listener(events)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reverie.observe.events import Event
 
 __all__ = ["log_events"]
@@ -16,7 +18,7 @@ _log = logging.getLogger("reverie.events")
 _encode = msgspec.json.Encoder().encode
 
 
-def log_events(events: list[Event]) -> None:
+def log_events(events: Sequence[Event]) -> None:
     """Write one line for each event."""
     if _log.isEnabledFor(logging.INFO):
         for event in events:  # to look for the caller would cost more than the rest, and find only this line

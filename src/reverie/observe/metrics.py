@@ -14,7 +14,7 @@ from reverie.observe.events import EventName
 from reverie.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -71,7 +71,7 @@ class Metrics:
         registry.register(_Collector([*self._queue(labels), *_state(health, alerts), *self._own()]))
         return generate_latest(registry)
 
-    def _hear(self, events: list[Event]) -> None:
+    def _hear(self, events: Sequence[Event]) -> None:
         for event in events:
             label = self._name(event.label)
             if event.queue_wait_ms is not None:
