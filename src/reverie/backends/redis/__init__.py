@@ -18,7 +18,7 @@ except ImportError as error:
     raise MissingExtraError("redis") from error
 
 from reverie.backends.redis.broadcast import RedisBroadcast
-from reverie.backends.redis.check import UnsafeServerError, check_server
+from reverie.backends.redis.check import ServerFinding, UnsafeServerError, check_server, examine
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
@@ -27,7 +27,7 @@ from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.shared import RedisSharedState
 from reverie.backends.redis.views import RedisViews
 
-__all__ = ["KeysVersionError", "RedisBackend", "UnsafeServerError"]
+__all__ = ["KeysVersionError", "RedisBackend", "ServerFinding", "UnsafeServerError", "examine_server"]
 
 
 class RedisBackend:
@@ -82,3 +82,17 @@ class RedisBackend:
         await self.broadcast.close()
         self._direct.close()
         await self._connections.close()
+
+
+async def examine_server(
+    url: str, *, allow_volatile: bool = False, durability_assumed: bool = False
+) -> list[ServerFinding]:
+    """Say how the server at `url` is: see `check.examine`."""
+    connections = Connections(url)
+    connections.open()
+    try:
+        return await examine(
+            connections, allow_volatile=allow_volatile, durability_assumed=durability_assumed
+        )
+    finally:
+        await connections.close()
