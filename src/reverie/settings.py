@@ -43,6 +43,13 @@ DEFAULT_NAMES: dict[str, Place] = {"MEMSCHEDULER_STREAM_KEY_PREFIX": ("queue", "
 """Variables that replace a default: a file wins over them."""
 OTHER_NAMES: dict[str, Place] = {
     "API_SCHEDULER_ON": ("server", "run_worker"),
+    "MEMSCHEDULER_USE_REDIS_QUEUE": ("queue", "use_redis_queue"),
+    "MEMSCHEDULER_REDIS_HOST": ("queue", "redis_host"),
+    "MEMSCHEDULER_REDIS_PORT": ("queue", "redis_port"),
+    "MEMSCHEDULER_REDIS_DB": ("queue", "redis_db"),
+    "MEMSCHEDULER_REDIS_USERNAME": ("queue", "redis_username"),
+    "MEMSCHEDULER_REDIS_PASSWORD": ("queue", "redis_password"),
+    "MEMSCHEDULER_REDIS_SSL": ("queue", "redis_ssl"),
     "MEMSCHEDULER_REDIS_STREAM_KEY_PREFIX": ("queue", "redis_prefix"),
 }
 """Variables with names of their own: they win over a file, `REVERIE_*` over them."""
@@ -102,7 +109,9 @@ class Settings(Section):
     @property
     def queue_url(self) -> str:
         """Where messages wait."""
-        return self.queue.url or self._default_url
+        if self.queue.url:
+            return self.queue.url
+        return self.queue.redis_url if self.queue.use_redis_queue else self._default_url
 
     @property
     def memory_url(self) -> str:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 from redis import Redis
+from redis.connection import parse_url
 from typer.testing import CliRunner
 
 from redis_bench import message
@@ -25,7 +26,9 @@ from reverie.configuration.section import Section
 from reverie.configuration.sources import Source, from_arguments, from_environment, from_file
 from reverie.errors import InvalidSettingError, InvalidSettingsError, redacted, shown
 from reverie.runtime import Runtime
+from reverie.scheduler import Scheduler
 from reverie.settings import Settings, environment_of, load_settings, read_settings
+from servers import valkey
 
 
 @pytest.fixture(autouse=True)
@@ -185,6 +188,73 @@ async def test_the_prefix_is_that_of_the_keys_on_the_server(
         assert server.exists(f"{prefix}:{folder.name}:c:work") == 1
 
 
+def test_the_backend_is_chosen_by_url_by_setting_or_by_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def url(**queue: object) -> str:
+        return load_settings(data_dir=folder, queue=queue).queue_url
+
+    sqlite, redis = f"sqlite:///{folder / 'reverie.db'}", "redis://localhost:6379/0"
+    assert url() == sqlite
+    assert url(use_redis_queue=True) == redis
+    write("queue: {use_redis_queue: true}")
+    assert url() == redis
+    monkeypatch.setenv("MEMSCHEDULER_USE_REDIS_QUEUE", "False")
+    assert url() == sqlite
+    monkeypatch.setenv("REVERIE_QUEUE__USE_REDIS_QUEUE", "true")
+    assert url() == redis
+    assert url(use_redis_queue=False) == sqlite
+    write("queue: {url: 'sqlite:///other.db'}")
+    assert url() == "sqlite:///other.db"
+    assert url(url="redis://elsewhere") == "redis://elsewhere"
+    assert Scheduler("memory://").runtime.settings.queue_url == "memory://"
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"HOST": "cache.example", "PORT": "7000", "DB": "3"}, "redis://cache.example:7000/3"),
+        ({"PASSWORD": "p@ss/w:rd"}, "redis://:p%40ss%2Fw%3Ard@localhost:6379/0"),
+        ({"USERNAME": "ann", "PASSWORD": "word"}, "redis://ann:word@localhost:6379/0"),
+        ({"USERNAME": "ann", "PASSWORD": ""}, "redis://ann@localhost:6379/0"),
+        ({"HOST": "::1", "SSL": "true"}, "rediss://[::1]:6379/0"),
+    ],
+)
+def test_where_redis_is(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setenv("MEMSCHEDULER_USE_REDIS_QUEUE", "true")
+    for name, text in variables.items():
+        monkeypatch.setenv(f"MEMSCHEDULER_REDIS_{name}", text)
+    settings = load_settings(data_dir=folder)
+    assert settings.queue_url == expected
+    options = parse_url(settings.queue_url)
+    assert options.get("password", "") == variables.get("PASSWORD", "")
+    assert load_settings(queue={"redis_host": "other"}).queue.redis_host == "other"
+    rows = json.loads(CliRunner().invoke(config, ["show", "--json"]).stdout)
+    shown = {row["setting"]: row["value"] for row in rows}
+    assert shown["queue.redis_password"] in {None, "(hidden)"}
+    assert shown["queue.url"] == redacted(expected)
+
+
+async def test_the_variables_lead_to_a_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    with valkey() as url, Redis.from_url(url) as server:
+        server.config_set("port", unused_tcp_port)
+        server.config_set("requirepass", "p@ss/w:rd")
+        variables = {"HOST": "127.0.0.1", "PORT": str(unused_tcp_port), "DB": "2", "PASSWORD": "p@ss/w:rd"}
+        monkeypatch.setenv("MEMSCHEDULER_USE_REDIS_QUEUE", "true")
+        for name, text in variables.items():
+            monkeypatch.setenv(f"MEMSCHEDULER_REDIS_{name}", text)
+        backend = Runtime(load_settings(data_dir=folder)).backend
+        await backend.open()
+        await backend.queue.submit([message("1")])
+        await backend.close()
+        with Redis(unix_socket_path=url.removeprefix("unix://"), password="p@ss/w:rd", db=2) as inside:
+            assert inside.exists(f"{DEFAULT_PREFIX}:ann:ann:work") == 1
+
+
 @pytest.mark.parametrize(("text", "on"), [("true", True), ("false", False), ("0", False), ("ON", True)])
 def test_whether_the_server_runs_a_worker(text: str, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     write(f"server: {{run_worker: {str(not on).lower()}}}")
@@ -201,6 +271,26 @@ def test_a_bad_value_of_another_name_is_refused_by_that_name(monkeypatch: pytest
         "MEMSCHEDULER_STREAM_KEY_PREFIX: queue.redis_prefix = '': must be text, not empty",
         "API_SCHEDULER_ON: server.run_worker = 'maybe': must be true or false",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("USE_REDIS_QUEUE", "perhaps", "queue.use_redis_queue = 'perhaps': must be true or false"),
+        ("REDIS_PORT", "70000", "queue.redis_port = '70000': must be a whole number, 1 to 65535"),
+        ("REDIS_PORT", "", "queue.redis_port = '': must be a whole number, 1 to 65535"),
+        ("REDIS_DB", "-1", "queue.redis_db = '-1': must be a whole number, 0 to 2147483647"),
+        ("REDIS_SSL", "maybe", "queue.redis_ssl = 'maybe': must be true or false"),
+        ("REDIS_HOST", "", "queue.redis_host = '': must be text, not empty"),
+        ("REDIS_HOST", "a:6379", "queue.redis_host = 'a:6379': must be a host only: its port"),
+        ("REDIS_HOST", "redis://:hunter2@a", "queue.redis_host = 'redis://a': must be a host only"),
+    ],
+)
+def test_a_bad_server_is_refused(name: str, text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"MEMSCHEDULER_{name}", text)
+    (problem,) = problems()
+    assert problem.startswith(f"MEMSCHEDULER_{name}: {said}")
+    assert "hunter2" not in problem
 
 
 # -- what is refused ---------------------------------------------------------------------------------

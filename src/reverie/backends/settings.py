@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
+from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from reverie.backends.moves import QueueLimits, ScopeLimits
 from reverie.configuration.section import Section
@@ -17,7 +19,12 @@ class QueueSettings(Section):
 
     url: str | None = Field(
         None,
-        description="sqlite:///path, redis://host:port/db, memory://; default: reverie.db in the data folder",
+        description="sqlite:///path, redis://host:port/db, memory://; default: reverie.db in the data "
+        "folder, or the server of the redis_* settings if use_redis_queue",
+    )
+    use_redis_queue: bool = Field(
+        default=False,
+        description="whether messages wait on Redis, where the redis_* settings say; url wins over it",
     )
     durability: Literal["full", "normal"] = Field(
         "full", description="SQLite: full survives a power cut, normal the death of the process"
@@ -68,11 +75,35 @@ class QueueSettings(Section):
         default=False, description="Redis: trust a server whose CONFIG may not be read to be persistent"
     )
 
+    redis_host: str = Field("localhost", min_length=1, description="Redis: name or address of the server")
+    redis_port: int = Field(6379, ge=1, le=65535, description="Redis: port of the server")
+    redis_db: int = Field(0, ge=0, le=2**31 - 1, description="Redis: number of the database")
+    redis_username: str | None = Field(None, description="Redis: who we are on the server")
+    redis_password: str | None = Field(None, description="Redis: the password for that")
+    redis_ssl: bool = Field(default=False, description="Redis: whether to speak TLS")
     redis_prefix: str = Field(
         "scheduler:messages:stream:v2.0",
         min_length=1,
         description="Redis: what the keys of the queue begin with; queues with different ones are apart",
     )
+
+    @field_validator("redis_host")
+    @classmethod
+    def _check_host(cls, host: str) -> str:
+        if re.search(r"[\s/@?#]", host) or host.count(":") == 1:
+            raise ValueError(
+                "must be a host only: its port has a setting of its own, and a whole address is url"
+            )
+        return host
+
+    @property
+    def redis_url(self) -> str:
+        """The server that the `redis_*` settings name."""
+        user, password = (quote(text or "", safe="") for text in (self.redis_username, self.redis_password))
+        credentials = f"{user}{':' if password else ''}{password}@" if user or password else ""
+        host = f"[{self.redis_host}]" if ":" in self.redis_host.strip("[]") else self.redis_host
+        scheme = "rediss" if self.redis_ssl else "redis"
+        return f"{scheme}://{credentials}{host}:{self.redis_port}/{self.redis_db}"
 
     def limits(self) -> QueueLimits:
         """The same as the queue's own value."""

@@ -1,10 +1,14 @@
 """Messages wait on a Redis or Valkey server: any number of instances share it.
 
 `queue.py` has the moves, `shared.py` what workers share, `lua/` their functions on the server, `keys.py`
-the names of the keys, `broadcast.py` what processes tell each other.
+the names of the keys, `broadcast.py` what processes tell each other; `check.py` says whether a server is fit,
+`repair.py` mends a queue.
 """
 
 from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,16 +22,28 @@ except ImportError as error:
     raise MissingExtraError("redis") from error
 
 from reverie.backends.redis.broadcast import RedisBroadcast
-from reverie.backends.redis.check import UnsafeServerError, check_server
+from reverie.backends.redis.check import ServerFinding, UnsafeServerError, check_server, examine
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
 from reverie.backends.redis.library import KeysVersionError, Library
 from reverie.backends.redis.queue import RedisQueue
+from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.shared import RedisSharedState
 from reverie.backends.redis.views import RedisViews
 
-__all__ = ["KeysVersionError", "RedisBackend", "UnsafeServerError"]
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = [
+    "KeysVersionError",
+    "RedisBackend",
+    "Repaired",
+    "ServerFinding",
+    "UnsafeServerError",
+    "examine_server",
+    "repair_queue",
+]
 
 
 class RedisBackend:
@@ -82,3 +98,39 @@ class RedisBackend:
         await self.broadcast.close()
         self._direct.close()
         await self._connections.close()
+
+
+async def examine_server(
+    url: str, *, allow_volatile: bool = False, durability_assumed: bool = False
+) -> list[ServerFinding]:
+    """Say how the server at `url` is: see `check.examine`."""
+    async with _connected(url) as connections:
+        return await examine(
+            connections, allow_volatile=allow_volatile, durability_assumed=durability_assumed
+        )
+
+
+async def repair_queue(
+    url: str,
+    limits: QueueLimits,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    **options: Any,
+) -> Repaired:
+    """Mend a queue whose keys were lost or changed by hand; `options` are those of `repair.Repairer`."""
+    async with _connected(url) as connections:
+        await check_server(connections, allow_volatile=True, durability_assumed=True)
+        keys = Keys(prefix)
+        library = Library(connections, keys)
+        await library.ensure()
+        return await Repairer(connections, library, keys, limits, **options).repair()
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Connections]:
+    connections = Connections(url)
+    connections.open()
+    try:
+        yield connections
+    finally:
+        await connections.close()

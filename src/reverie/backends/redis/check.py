@@ -1,22 +1,38 @@
-"""Whether a server is fit to keep messages: its version, its persistence, and that it evicts nothing."""
+"""Whether a server is fit to keep messages, and what to do if it is not.
+
+`examine` says all that can be said of a server; `check_server` refuses, when a process starts, one that would
+not keep what it accepts.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from redis.exceptions import ResponseError
+import msgspec
+from redis.exceptions import NoPermissionError, ResponseError
 
-from reverie.errors import ReverieError
+from reverie.backends.redis.library import LIBRARY
+from reverie.errors import BackendUnavailableError, ReverieError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from reverie.backends.redis.connection import Connections
 
-__all__ = ["UnsafeServerError", "check_server"]
+__all__ = ["SMALL_NODE_BYTES", "ServerFinding", "UnsafeServerError", "check_server", "examine"]
 
 OLDEST = (7, 0)
 """The oldest Redis that has all we use: functions."""
+SMALL_NODE_BYTES = 600
+"""What `stream-node-max-bytes` should be: the first node of a stream takes that much even for one entry."""
+NEARLY_FULL = 0.9
+"""The part of `maxmemory` from which on it is time to raise it."""
+SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy", "maxmemory", "stream-node-max-bytes")
+KEEP = "CONFIG REWRITE"
+"""Writes what was set into the server's own file, so that it outlives a restart."""
 
 Durability = Literal["always", "everysec", "none", "assumed"]
+Level = Literal["ok", "advice", "problem"]
 
 
 class UnsafeServerError(ReverieError):
@@ -28,56 +44,275 @@ class UnsafeServerError(ReverieError):
         super().__init__(f"{place}: {setting} is {value!r}: {remedy}")
 
 
+class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at on a server, and how it is."""
+
+    check: str
+    level: Level
+    value: str
+    what: str
+    """What the value means, as the end of a sentence."""
+    remedy: str = ""
+    """What to do, in words."""
+    commands: tuple[str, ...] = ()
+    """The same as commands that can be typed into `redis-cli` or `valkey-cli`."""
+
+
+class _Server(NamedTuple):
+    """What a server says of itself."""
+
+    info: dict[str, str]
+    config: dict[str, str]
+    """Empty if it may not be read."""
+    forbidden: str
+    """Why it may not be read; empty if it may."""
+    libraries: list[str] | str
+    """Names of ours; or why they may not be seen."""
+    user: str
+
+    @property
+    def durability(self) -> Durability:
+        if self.forbidden:
+            return "assumed"
+        fsync = self.config.get("appendfsync")
+        if self.config.get("appendonly") != "yes" or fsync not in {"always", "everysec"}:
+            return "none"
+        return "always" if fsync == "always" else "everysec"
+
+
 async def check_server(
     connections: Connections, *, allow_volatile: bool = False, durability_assumed: bool = False
 ) -> Durability:
-    """Refuse a server that is too old, forgets or evicts; answer the durability it has."""
-    await _check_version(connections)
+    """Refuse a server that is too old, forgets or evicts, or is a replica; answer the durability it has."""
+    server = await _ask(connections, libraries=False)
+    role = _role(server)
+    if role.level == "problem":
+        await connections.call("EXISTS", "anything")  # one that has lost its primary says so
+        raise BackendUnavailableError(f"{connections.place} is a {role.value}: {role.remedy}")
+    findings = (_version(server), *_promises(server, volatile=allow_volatile, assumed=durability_assumed))
+    for one in findings:
+        if one.level == "problem":
+            raise UnsafeServerError(connections.place, one.check, one.value, f"{one.what}; {one.remedy}")
+    return server.durability
+
+
+async def examine(
+    connections: Connections, *, allow_volatile: bool = False, durability_assumed: bool = False
+) -> list[ServerFinding]:
+    """Say how a server is; problems are what a process would be refused for, or could not work with."""
+    server = await _ask(connections, libraries=True)
+    return [
+        _version(server),
+        _role(server),
+        *_promises(server, volatile=allow_volatile, assumed=durability_assumed),
+        *_memory(server),
+        *_nodes(server),
+        _functions(server),
+    ]
+
+
+async def _ask(connections: Connections, *, libraries: bool) -> _Server:
     try:
-        flat: list[bytes] = await connections.call(
-            "CONFIG", "GET", "appendonly", "appendfsync", "maxmemory-policy"
-        )
+        text: bytes = await connections.call("INFO")
     except ResponseError as error:
-        if durability_assumed:
-            return "assumed"
-        remedy = "its persistence cannot be seen; set durability_assumed if you know that it is safe"
-        raise UnsafeServerError(connections.place, "CONFIG", str(error), remedy) from error
-    names = (text.decode() for text in flat)
-    config = dict(zip(names, names, strict=True))
-    durability = _durability(config)
-    if not allow_volatile:
-        _check_persistence(connections.place, config, durability)
-    return durability
+        remedy = "it cannot be told what server this is; allow the command INFO"
+        raise UnsafeServerError(connections.place, "INFO", str(error), remedy) from error
+    info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+    config: dict[str, str] = {}
+    forbidden = ""
+    try:
+        flat: list[bytes] = await connections.call("CONFIG", "GET", *SETTINGS)
+        names = (part.decode() for part in flat)
+        config = dict(zip(names, names, strict=True))
+    except ResponseError as error:
+        forbidden = _refusal(error)
+    known = await _libraries(connections) if libraries else []
+    return _Server(info, config, forbidden, known, connections.user)
 
 
-async def _check_version(connections: Connections) -> None:
-    info: bytes = await connections.call("INFO", "server")
-    lines = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-    version = lines.get("redis_version", "0.0")
+async def _libraries(connections: Connections) -> list[str] | str:
+    try:
+        rows: list[list[bytes]] = await connections.call("FUNCTION", "LIST", "LIBRARYNAME", "reverie_v*")
+    except ResponseError as error:
+        return _refusal(error)
+    return sorted(row[row.index(b"library_name") + 1].decode() for row in rows)
+
+
+def _refusal(error: ResponseError) -> str:
+    """What the server said; the driver leaves out the word by which an access list is known."""
+    return f"NOPERM {error}" if isinstance(error, NoPermissionError) else str(error)
+
+
+def _version(server: _Server) -> ServerFinding:
+    version = server.info.get("redis_version", "0.0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        remedy = "Redis 7.0 or Valkey 7.2 or newer is needed"
-        raise UnsafeServerError(connections.place, "redis_version", version, remedy)
+        return ServerFinding(
+            check="redis_version",
+            level="problem",
+            value=version,
+            what="it has no functions",
+            remedy="use Redis 7.0 or Valkey 7.2, or a newer one",
+        )
+    valkey = server.info.get("valkey_version")
+    value = f"Valkey {valkey}" if valkey else f"Redis {version}"
+    return ServerFinding(check="redis_version", level="ok", value=value, what="it has all that is needed")
 
 
-def _durability(config: dict[str, str]) -> Durability:
-    if config.get("appendonly") != "yes":
-        return "none"
-    match config.get("appendfsync"):
-        case "always":
-            return "always"
-        case "everysec":
-            return "everysec"
-        case _:
-            return "none"
+def _role(server: _Server) -> ServerFinding:
+    if server.info.get("role", "master") != "master":
+        primary = f"{server.info.get('master_host')}:{server.info.get('master_port')}"
+        return ServerFinding(
+            check="role",
+            level="problem",
+            value="replica",
+            what="it takes no writes",
+            remedy=f"writes go to the primary: use redis://{primary}",
+        )
+    replicas = server.info.get("connected_slaves", "0")
+    return ServerFinding(
+        check="role",
+        level="ok",
+        value="primary",
+        what=f"it takes writes, and has {replicas} replica{'' if replicas == '1' else 's'}",
+    )
 
 
-def _check_persistence(place: str, config: dict[str, str], durability: Durability) -> None:
-    or_else = "or set allow_volatile to accept the loss"
-    policy = config.get("maxmemory-policy", "unknown")
-    if policy != "noeviction":
-        remedy = f"a full server would drop messages; set it to noeviction, {or_else}"
-        raise UnsafeServerError(place, "maxmemory-policy", policy, remedy)
-    if durability == "none":
-        setting = "appendonly" if config.get("appendonly") != "yes" else "appendfsync"
-        remedy = f"a restart would lose messages; set appendonly yes, appendfsync everysec, {or_else}"
-        raise UnsafeServerError(place, setting, config.get(setting, "unknown"), remedy)
+def _promises(server: _Server, *, volatile: bool, assumed: bool) -> Iterator[ServerFinding]:
+    """Whether it keeps what it accepts; what the settings put up with is only advice."""
+    level: Level = "advice" if volatile else "problem"
+    or_else = "" if volatile else ", or set queue.allow_volatile to accept the loss"
+    if server.forbidden:
+        yield _unseen(server, assumed=assumed)
+        return
+    policy = server.config.get("maxmemory-policy", "unknown")
+    yield (
+        ServerFinding(check="maxmemory-policy", level="ok", value=policy, what="nothing is dropped")
+        if policy == "noeviction"
+        else ServerFinding(
+            check="maxmemory-policy",
+            level=level,
+            value=policy,
+            what="a full server would drop messages",
+            remedy=f"set it to noeviction{or_else}",
+            commands=("CONFIG SET maxmemory-policy noeviction", KEEP),
+        )
+    )
+    yield _persistence(server, level, or_else)
+
+
+def _unseen(server: _Server, *, assumed: bool) -> ServerFinding:
+    what = "whether it keeps messages cannot be seen"
+    remedy = "allow it to be read"
+    if not assumed:
+        remedy = (
+            "if you know that it is persistent and evicts nothing, set queue.durability_assumed "
+            f"(REVERIE_QUEUE__DURABILITY_ASSUMED=true), without which no process starts; or {remedy}"
+        )
+    return ServerFinding(
+        check="CONFIG",
+        level="advice" if assumed else "problem",
+        value=server.forbidden,
+        what=what + ("; queue.durability_assumed trusts it" if assumed else ""),
+        remedy=remedy,
+        commands=_allowing(server, server.forbidden, "+config|get"),
+    )
+
+
+def _allowing(server: _Server, refusal: str, rule: str) -> tuple[str, ...]:
+    """How to allow what was refused, if it was by an access list: a command may also have another name."""
+    return (f"ACL SETUSER {server.user} {rule}",) if refusal.startswith("NOPERM") else ()
+
+
+def _persistence(server: _Server, level: Level, or_else: str) -> ServerFinding:
+    promises = {
+        "always": "durability is always: what was accepted survives a crash of the server",
+        "everysec": "durability is everysec: a crash of the server may lose the last two seconds",
+    }
+    promise = promises.get(server.durability)
+    if promise is not None:
+        value = server.config["appendfsync"]
+        return ServerFinding(check="appendfsync", level="ok", value=value, what=promise)
+    setting = "appendonly" if server.config.get("appendonly") != "yes" else "appendfsync"
+    commands = ("CONFIG SET appendfsync everysec", "CONFIG SET appendonly yes", KEEP)
+    return ServerFinding(
+        check=setting,
+        level=level,
+        value=server.config.get(setting, "unknown"),
+        what="durability is none: a restart would lose messages",
+        remedy=f"set appendonly yes, appendfsync everysec{or_else}",
+        commands=commands if setting == "appendonly" else (commands[0], KEEP),
+    )
+
+
+def _memory(server: _Server) -> Iterator[ServerFinding]:
+    most = int(server.config.get("maxmemory", server.info.get("maxmemory", "0")))
+    used, total = (int(server.info.get(name, "0")) for name in ("used_memory", "total_system_memory"))
+    enough = max(total // 2, 2 * used) // 1024**2 + 1
+    raised = (f"CONFIG SET maxmemory {enough}mb", KEEP)
+    value = f"{most // 1024**2} MB" if most else "none"
+    taken = f"{used // 1024**2} MB are used"
+    if not most:
+        yield ServerFinding(
+            check="maxmemory",
+            level="advice",
+            value=value,
+            what=f"{taken}; a server that takes all memory is killed by its system",
+            remedy="set a limit below what the machine has: submits beyond it are refused",
+            commands=raised,
+        )
+    elif used >= NEARLY_FULL * most:
+        full = used >= most
+        yield ServerFinding(
+            check="maxmemory",
+            level="problem" if full else "advice",
+            value=value,
+            what=f"{taken}; submits are refused {'now' if full else 'soon'}",
+            remedy="raise it, or let workers catch up",
+            commands=raised,
+        )
+    else:
+        yield ServerFinding(check="maxmemory", level="ok", value=value, what=taken)
+
+
+def _nodes(server: _Server) -> Iterator[ServerFinding]:
+    value = server.config.get("stream-node-max-bytes")
+    if value is None:
+        return
+    small = 0 < int(value) <= SMALL_NODE_BYTES
+    yield (
+        ServerFinding(
+            check="stream-node-max-bytes", level="ok", value=value, what="a lane with little work is small"
+        )
+        if small
+        else ServerFinding(
+            check="stream-node-max-bytes",
+            level="advice",
+            value=value,
+            what="each lane takes that much at once: about 5 kB for one small message instead of 1.4 kB",
+            remedy=f"set it to {SMALL_NODE_BYTES} if there are many lanes with little work",
+            commands=(f"CONFIG SET stream-node-max-bytes {SMALL_NODE_BYTES}", KEEP),
+        )
+    )
+
+
+def _functions(server: _Server) -> ServerFinding:
+    if isinstance(server.libraries, str):
+        return ServerFinding(
+            check="functions",
+            level="problem",
+            value=server.libraries,
+            what="the functions of the queue cannot be loaded",
+            remedy="allow the commands FUNCTION and FCALL",
+            commands=_allowing(server, server.libraries, "+function +fcall"),
+        )
+    others = [name for name in server.libraries if name != LIBRARY]
+    loaded = "is loaded" if LIBRARY in server.libraries else "is not loaded yet: the first process does it"
+    beside = f"; beside it {', '.join(others)}" if others else ""
+    return ServerFinding(
+        check="functions",
+        level="ok",
+        value=LIBRARY,
+        what=loaded + beside,
+        remedy="those of versions that no process uses any more can go" if others else "",
+        commands=tuple(f"FUNCTION DELETE {name}" for name in others),
+    )

@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from reverie.errors import BackendUnavailableError, ClosedError, ReverieError
+from reverie.errors import BackendUnavailableError, ClosedError, InvalidSettingError, ReverieError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -76,6 +76,11 @@ class Connections:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        try:
+            self._options = parse_url(url)
+        except ValueError:
+            reason = "must be such as redis://user:password@host:6379/0; in a password, %40 stands for @"
+            raise InvalidSettingError("queue.url", url, reason) from None  # the driver quotes parts of it
         self._open = False
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
         self._client_ids: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
@@ -90,7 +95,12 @@ class Connections:
     @property
     def database(self) -> int:
         """Which of the server's databases is used."""
-        return parse_url(self._url).get("db", 0)
+        return self._options.get("db", 0)
+
+    @property
+    def user(self) -> str:
+        """Who we are on the server."""
+        return self._options.get("username") or "default"
 
     def open(self) -> None:
         """Allow calls."""

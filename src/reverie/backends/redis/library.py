@@ -39,17 +39,20 @@ COMMON = (
     "shares",
 )
 """What the moves have in common; each part may use those before it."""
-MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared")
+REPAIR = ("repair", "reindex", "recount")
+"""The steps of a repair; each begins with the text of `mending.lua`."""
+MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared", *REPAIR)
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
 
 
 def _read_parts() -> str:
     folder = resources.files(__package__ or "").joinpath("lua")
-    common, moves = (
-        [folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names]
-        for names in (COMMON, MOVES)
-    )
-    return "\n".join([*common, *(f"do\n{text}end" for text in moves)])
+    texts = {
+        name: folder.joinpath(f"{name}.lua").read_text(encoding="utf-8")
+        for name in (*COMMON, *MOVES, "mending")
+    }
+    moves = (f"{texts['mending'] if name in REPAIR else ''}{texts[name]}" for name in MOVES)
+    return "\n".join([*(texts[name] for name in COMMON), *(f"do\n{text}end" for text in moves)])
 
 
 def library_name(text: str) -> str:

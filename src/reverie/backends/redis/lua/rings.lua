@@ -25,7 +25,10 @@ local function return_entries(lane)
       command[#command + 1] = lane.back[index]
     end
     command[#command + 1] = 'JUSTID'
-    redis.call('XCLAIM', unpack(command))
+    local answer = redis.pcall('XCLAIM', unpack(command))
+    if answer.err and not string.find(answer.err, 'NOGROUP', 1, true) then -- else somebody has deleted the stream
+      error(answer.err)
+    end
   end
   lane.back = false
 end

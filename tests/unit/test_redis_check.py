@@ -1,0 +1,217 @@
+"""`reverie redis check`, on servers that are as they should be and on others; what it says to type helps."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from commands import run
+from places import Place
+from reverie.backends.redis import RedisBackend
+from reverie.backends.redis.check import SMALL_NODE_BYTES
+from reverie.backends.redis.library import LIBRARY, library_source
+from reverie.errors import BackendUnavailableError
+from servers import valkey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from click.testing import Result
+
+FIT = {"stream-node-max-bytes": str(SMALL_NODE_BYTES), "maxmemory": "1gb"}
+"""With what the servers of these tests have anyway: nothing to say about it."""
+
+
+@contextmanager
+def server_of(**config: str) -> Iterator[tuple[Place, Redis]]:
+    """A server of a test's own; the settings of the place name it."""
+    with valkey(**{**FIT, **config}) as url, Redis.from_url(url) as server:
+        yield Place("redis", Path(), url, "memory://"), server
+
+
+def look(place: Place, *arguments: str) -> dict[str, dict[str, Any]]:
+    """The findings by check."""
+    shown = run(place, "redis", "check", *arguments, "--json")
+    assert shown.stderr == ""
+    findings = json.loads(shown.stdout)
+    assert shown.exit_code == (1 if any(one["level"] == "problem" for one in findings) else 0)
+    return {one["check"]: one for one in findings}
+
+
+def wrong(found: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: one["level"] for name, one in found.items() if one["level"] != "ok"}
+
+
+def types(server: Redis, finding: dict[str, Any]) -> None:
+    """Type what a finding says."""
+    assert finding["commands"]
+    for command in finding["commands"]:
+        server.execute_command(*shlex.split(command))
+
+
+def test_a_server_that_is_fit() -> None:
+    with server_of(appendfsync="always") as (place, _):
+        found = look(place)
+        assert wrong(found) == {}
+        assert found["redis_version"]["value"].startswith(("Valkey ", "Redis "))
+        assert found["role"]["value"] == "primary"
+        assert "durability is always" in found["appendfsync"]["what"]
+        assert "not loaded yet" in found["functions"]["what"]
+        shown = run(place, "redis", "check", place.queue_url)
+        assert (shown.exit_code, shown.stderr) == (0, "")
+        assert "ok: maxmemory-policy noeviction: nothing is dropped\n" in shown.stdout
+        assert "ok: maxmemory 1024 MB: " in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("config", "check", "level"),
+    [
+        ({"appendonly": "no"}, "appendonly", "problem"),
+        ({"appendfsync": "no"}, "appendfsync", "problem"),
+        ({"maxmemory-policy": "allkeys-lru"}, "maxmemory-policy", "problem"),
+        ({"maxmemory": "1mb"}, "maxmemory", "problem"),
+        ({"maxmemory": "0"}, "maxmemory", "advice"),
+        ({"stream-node-max-bytes": "4096"}, "stream-node-max-bytes", "advice"),
+        ({"stream-node-max-bytes": "0"}, "stream-node-max-bytes", "advice"),
+    ],
+)
+def test_what_it_says_to_type_helps(config: dict[str, str], check: str, level: str) -> None:
+    with server_of(**config) as (place, server):
+        found = look(place)
+        assert wrong(found) == {check: level}
+        shown = run(place, "redis", "check").stdout
+        assert f"{level}: {check} " in shown
+        assert all(f"    {command}\n" in shown for command in found[check]["commands"])
+        types(server, found[check])
+        assert wrong(look(place)) == {}
+
+
+def test_a_server_that_is_nearly_full() -> None:
+    with server_of() as (place, server):
+        server.setrange("ballast", 50_000_000, "x")
+        server.config_set("maxmemory", int(server.info()["used_memory"] * 1.05))
+        assert wrong(look(place)) == {"maxmemory": "advice"}
+
+
+def test_what_the_settings_put_up_with_is_no_problem() -> None:
+    with server_of(appendonly="no", **{"maxmemory-policy": "allkeys-lru"}) as (place, _):
+        assert wrong(look(place)) == {"appendonly": "problem", "maxmemory-policy": "problem"}
+        place.extra["REVERIE_QUEUE__ALLOW_VOLATILE"] = "true"
+        assert wrong(look(place)) == {"appendonly": "advice", "maxmemory-policy": "advice"}
+
+
+@pytest.mark.parametrize(
+    ("denied", "check"), [("-config", "CONFIG"), ("-function", "functions"), ("-config -function", "CONFIG")]
+)
+def test_commands_that_an_access_list_forbids(denied: str, check: str) -> None:
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">hunter2", "~*", "+@all", *denied.split())
+        guest = place.queue_url.replace("unix://", "unix://guest:hunter2@")
+        found = look(place, guest)
+        assert found[check]["level"] == "problem"
+        assert "NOPERM" in found[check]["value"]
+        assert "hunter2" not in json.dumps(found)
+        if check == "CONFIG":
+            assert "REVERIE_QUEUE__DURABILITY_ASSUMED=true" in found["CONFIG"]["remedy"]
+        for name in wrong(found):
+            types(server, found[name])
+        assert wrong(look(place, guest)) == {}
+
+
+def test_a_trusted_server_whose_settings_cannot_be_seen() -> None:
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "+@all", "-config")
+        place.extra["REVERIE_QUEUE__DURABILITY_ASSUMED"] = "true"
+        found = look(place, place.queue_url.replace("unix://", "unix://guest:word@"))
+        assert wrong(found) == {"CONFIG": "advice"}
+        assert "stream-node-max-bytes" not in found
+
+
+def test_a_server_that_does_not_say_what_it_is() -> None:
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "+@all", "-info")
+        shown = run(place, "redis", "check", place.queue_url.replace("unix://", "unix://guest:word@"))
+        assert shown.exit_code == 1
+        assert "INFO" in shown.stderr
+        assert "word@" not in shown.output
+
+
+async def test_a_replica_is_refused() -> None:
+    with server_of() as (place, server):
+        server.execute_command("REPLICAOF", "127.0.0.1", "1")
+        backend = RedisBackend(place.queue_url)
+        with pytest.raises(BackendUnavailableError, match=r"is a replica: .* redis://127\.0\.0\.1:1"):
+            await backend.open()
+
+
+def test_a_replica_is_a_problem() -> None:
+    with server_of() as (place, server):
+        server.execute_command("REPLICAOF", "127.0.0.1", "1")
+        found = look(place)
+        assert wrong(found) == {"role": "problem"}
+        assert found["role"]["remedy"] == "writes go to the primary: use redis://127.0.0.1:1"
+
+
+def test_libraries_side_by_side() -> None:
+    with server_of() as (place, server):
+        old = "reverie_v2_0123456789ab"
+        server.function_load(library_source())
+        server.function_load(f"#!lua name={old}\nredis.register_function('{old}_now', function() end)")
+        server.function_load("#!lua name=other\nredis.register_function('other', function() end)")
+        found = look(place)["functions"]
+        assert (found["level"], found["value"]) == ("ok", LIBRARY)
+        assert found["what"] == f"is loaded; beside it {old}"
+        assert found["commands"] == [f"FUNCTION DELETE {old}"]
+        types(server, found)
+        assert look(place)["functions"]["commands"] == []
+
+
+def test_a_small_node_makes_a_small_lane() -> None:
+    sizes = []
+    with server_of() as (_, server):
+        for node in (4096, SMALL_NODE_BYTES):
+            server.config_set("stream-node-max-bytes", node)
+            server.xadd(f"lane {node}", {"message": "x" * 300, "item_id": "1"})
+            sizes.append(server.memory_usage(f"lane {node}"))
+    assert sizes[1] < sizes[0] / 3
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://:hunter2@127.0.0.1:1/0", "redis://127.0.0.1:1/0 did not answer"),
+        ("unix://guest:hunter2@/nowhere/valkey.sock", "unix:///nowhere/valkey.sock did not answer"),
+        ("redis://:hunter2@host:port/0", "must be such as redis://"),
+        ("redis://:hun/ter2@host/0", "must be such as redis://"),
+        ("sqlite:///x.db", "URL = 'sqlite:///x.db': is no queue on Redis"),
+    ],
+)
+def test_a_server_that_cannot_be_reached(url: str, said: str) -> None:
+    shown: Result = run(Place("none", Path(), "memory://", "memory://"), "redis", "check", url)
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert shown.stderr.startswith("error: ")
+    assert len(shown.stderr.splitlines()) == 1
+    assert said in shown.stderr
+    assert not any(word in shown.output for word in ("hunter2", "hun", "ter2"))
+
+
+def test_a_password_that_is_wrong() -> None:
+    with server_of() as (place, server):
+        server.config_set("requirepass", "right")
+        for url in (place.queue_url, place.queue_url.replace("unix://", "unix://:hunter2@")):
+            shown = run(place, "redis", "check", url)
+            assert shown.exit_code == 1
+            assert "auth" in shown.stderr.lower() or "password" in shown.stderr.lower()
+            assert "hunter2" not in shown.output
+
+
+def test_a_queue_that_is_not_on_redis() -> None:
+    shown = run(Place("none", Path(), "memory://", "memory://"), "redis", "check")
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert "queue.url = 'memory://': is no queue on Redis" in shown.stderr
