@@ -6,12 +6,13 @@ import asyncio
 import importlib
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from redis import Redis
 
-from living import started
+from living import started, wait_until
 from redis_bench import NOW, Bench, message
 from reverie.backends.moves import Move, Renewal, Settlement, Status
 from reverie.backends.redis import RedisBackend, UnsafeServerError
@@ -290,6 +291,36 @@ async def test_the_queue_serves_several_event_loops(bench: Bench) -> None:
     await asyncio.to_thread(thread.join)
     assert (renewed.is_set(), lost) == (True, [])
     await bench.settle(*claims)
+
+
+async def test_threads_submit_without_an_event_loop(bench: Bench) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(bench.queue.submit_here, [message(str(n), f"u{n}")]) for n in range(40)]
+        assert {future.result(30).answers[0].status for future in futures} == {"accepted"}
+    (again,) = bench.queue.submit_here([message("1", "u1")]).answers
+    assert again.status == "duplicate"
+    assert len(await bench.claim()) == 40
+
+
+async def test_a_thread_connects_anew_and_brings_the_library_back(bench: Bench) -> None:
+    bench.queue.submit_here([message("1")])
+    bench.server.function_flush()
+    bench.server.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: len(bench.server.client_list(_type="normal")) == 1)
+    answers = bench.queue.submit_here([message("1"), message("2")]).answers
+    assert [answer.status for answer in answers] == ["duplicate", "accepted"]
+
+
+async def test_a_thread_hears_that_the_server_is_away_and_that_the_queue_is_closed() -> None:
+    with valkey() as url:
+        backend = RedisBackend(url)
+        await backend.open()
+        backend.queue.submit_here([message("1")])
+    with pytest.raises(BackendUnavailableError, match="did not answer"):
+        backend.queue.submit_here([message("2")])
+    await backend.close()
+    with pytest.raises(ClosedError):
+        backend.queue.submit_here([message("3")])
 
 
 async def test_close_ends_the_connections_of_a_loop_that_still_runs(bench: Bench) -> None:
