@@ -4,6 +4,7 @@
   where `…` stands for anything. `make serve` stays running for the blocks after it. A command that looks at
   work in progress may be typed again until it shows what is expected, as a reader would.
 - `python` is run as a program; a `text` block after it is its output. `yaml` must be valid settings.
+- Where a page names the Redis server of the reader, `redis://localhost:6379/0`, it gets one of its own.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import pytest
 import yaml
 
 from reverie.settings import load_settings
+from servers import valkey
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -28,6 +32,7 @@ PATIENCE_S = 60
 LOOKS = re.compile(r"^curl .*(/status|/search)|^\S*reverie (status|search)")
 NOT_AGAIN = {"make test": "make -n test", "make check": "make -n check", "make soak": "make -n soak"}
 """What runs these tests is not run by them; that it exists is checked."""
+REDIS = "redis://localhost:6379/0"
 
 
 @dataclass
@@ -37,6 +42,18 @@ class Reader:
     folder: Path
     servers: list[subprocess.Popen[str]] = field(default_factory=list)
     address: str = "127.0.0.1:8000"
+    begun: ExitStack = field(default_factory=ExitStack)
+    """Other servers, which end with the page."""
+
+    @cached_property
+    def redis(self) -> str:
+        """The reader's Redis server, empty at first."""
+        return self.begun.enter_context(valkey())
+
+    def meant(self, text: str) -> str:
+        """What the page says, with the servers that there are."""
+        text = text.replace("127.0.0.1:8000", self.address)
+        return text.replace(REDIS, self.redis) if REDIS in text else text
 
     @property
     def environment(self) -> dict[str, str]:
@@ -49,7 +66,7 @@ class Reader:
         if command.endswith("serve"):
             self.serves(command, expected)
             return
-        command = NOT_AGAIN.get(command, command).replace("127.0.0.1:8000", self.address)
+        command = self.meant(NOT_AGAIN.get(command, command))
         if self.servers:
             command = command.replace("4711", str(self.servers[-1].pid))
         deadline = time.monotonic() + PATIENCE_S
@@ -93,7 +110,7 @@ class Reader:
         assert matches(shown.replace(self.address, "127.0.0.1:8000"), expected), shown
 
     def runs(self, program: str, expected: str | None) -> None:
-        (self.folder / "program.py").write_text(program)
+        (self.folder / "program.py").write_text(self.meant(program))
         shown = subprocess.run(
             [sys.executable, "program.py"],
             cwd=self.folder,
@@ -115,6 +132,7 @@ class Reader:
             if server.poll() is None:
                 server.terminate()
             server.communicate(timeout=30)
+        self.begun.close()
 
 
 def matches(shown: str, expected: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 import pytest
+from redis import Redis
 
 from living import wait_until, wait_until_gone
 from places import REVERIE, Place
@@ -325,8 +326,33 @@ def test_a_queue_on_redis(place: Place) -> None:
         (command, _) = commands_of(look(place)["no_worker"])
         types(place, command)
         wait(place, items, Status.COMPLETED)
+        found = look(place)
+        assert {name: one["level"] for name, one in found.items()} == {
+            "maxmemory": "note",
+            "stream-node-max-bytes": "note",
+        }
+        shown = place.command("doctor", "--verbose").stdout
+        assert re.search(r"redis_version (Valkey|Redis) \d+\.\d+", shown)
+        assert "ok: appendfsync everysec: durability is everysec" in shown
+        with Redis.from_url(place.queue_url) as server:
+            for one in found.values():
+                for command in commands_of(one):
+                    server.execute_command(*shlex.split(command))
         assert look(place) == {}
-        assert re.search(r"\((Valkey|Redis) \d+\.\d+", place.command("doctor", "--verbose").stdout)
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+def test_a_redis_that_may_forget(place: Place) -> None:
+    with used(place), Redis.from_url(place.queue_url) as server:
+        server.config_set("maxmemory-policy", "allkeys-lru")
+        found = look(place)
+        assert {name for name, one in found.items() if one["level"] == "error"} == {"maxmemory-policy"}
+        server.execute_command(*shlex.split(commands_of(found["maxmemory-policy"])[0]))
+        server.config_set("requirepass", "right")
+        url = place.queue_url.replace("unix://", "unix://:hunter2@")
+        found = look(place, "--url", url, REVERIE_APP="")
+        assert {name for name, one in found.items() if one["level"] == "error"} == {"queue"}
+        assert "hunter2" not in json.dumps(found)
 
 
 @SQLITE

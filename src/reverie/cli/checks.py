@@ -103,27 +103,9 @@ def versions(patient: Patient) -> list[Finding]:
     """What runs here."""
     what = (
         f"Reverie {__version__}, Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, "
-        f"queue {redacted(patient.url)}{_server_version(patient.url)}"
+        f"queue {redacted(patient.url)}"
     )
     return [_ok("versions", what)]
-
-
-def _server_version(url: str) -> str:
-    """Of the server behind a queue, if there is one that answers; else `queue` says why not."""
-    if not url.startswith(("redis:", "rediss:", "unix:")):
-        return ""
-    try:
-        from redis import Redis, RedisError
-    except ImportError:
-        return ""
-    try:
-        with Redis.from_url(url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S) as server:
-            info: dict[str, str] = server.info("server")
-    except (RedisError, OSError, ValueError):
-        return ""
-    if "valkey_version" in info:
-        return f" (Valkey {info['valkey_version']})"
-    return f" (Redis {info.get('redis_version')})"
 
 
 def data_folder(patient: Patient) -> list[Finding]:
@@ -190,11 +172,13 @@ def queue(patient: Patient) -> list[Finding]:
         return [note, *_no_worker(patient, 0)]
     if patient.url.startswith("memory:"):
         return [_note("queue", "memory:// lives in one process: nobody else can look at it")]
+    of_server = _redis(patient)
     try:
         with Scheduler(settings=patient.settings).used() as scheduler:
             health, alerts = scheduler.observe.health(), scheduler.observe.alerts()
     except ReverieError as error:
-        return [_unusable(patient, error)]
+        told = any(finding.level == "error" for finding in of_server)
+        return of_server if told else [*of_server, _unusable(patient, error)]
     findings = [
         Finding(check=alert.rule, level=alert.level, what=alert.message, remedy=alert.remedy)
         for alert in alerts
@@ -202,8 +186,42 @@ def queue(patient: Patient) -> list[Finding]:
     ]
     return [
         _ok("queue", _about(health)),
+        *of_server,
         *findings,
         *([] if health.workers else _no_worker(patient, health.pending)),
+    ]
+
+
+def _redis(patient: Patient) -> list[Finding]:
+    """What `reverie redis check` says of the server of a queue, if there is one that answers."""
+    import asyncio
+
+    if not patient.url.startswith(("redis:", "rediss:", "unix:")):
+        return []
+    try:
+        from reverie.backends.redis import examine_server
+
+        queue = patient.settings.queue
+        found = asyncio.run(
+            examine_server(
+                patient.url,
+                allow_volatile=queue.allow_volatile,
+                durability_assumed=queue.durability_assumed,
+            )
+        )
+    except ReverieError:
+        return []  # opening the queue says why
+    levels: dict[str, Level] = {"ok": "ok", "advice": "note", "problem": "error"}
+    return [
+        Finding(
+            check=one.check,
+            level=levels[one.level],
+            what=f"{one.check} {one.value}: {one.what}",
+            remedy=": in redis-cli ".join(
+                filter(None, [one.remedy, ", ".join(f"`{command}`" for command in one.commands)])
+            ),
+        )
+        for one in found
     ]
 
 

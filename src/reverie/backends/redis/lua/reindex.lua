@@ -217,19 +217,19 @@ local function reindex_strays_call(_, arguments)
   local index, key = step.request.index, step.prefix .. ':' .. step.request.index
   local belongs = BELONGS[string.match(index, '^[^:]*')]
   local page = redis.call('ZSCAN', key, step.request.cursor, 'COUNT', ITEMS)
-  local members, rows = {}, {}
+  local members, rows, of_items = {}, {}, index ~= 'resting' and BELONGS[index]
   for place = 1, #page[2], 2 do
     local found = { member = page[2][place] }
     found.name = index == 'due' and string.match(found.member, '^%d+:(.*)$') or found.member
     found.user, found.id = split_reference(found.name)
     members[#members + 1] = found
-    if found.user then
+    if found.user and of_items then
       rows[#rows + 1] = { found.user, found.id }
     end
   end
   fetch_rows(step, rows)
   for _, found in ipairs(members) do
-    found.item = found.user and read_item(step, found.user, found.id)
+    found.item = found.user and of_items and read_item(step, found.user, found.id)
     if not belongs(step, found) then
       mend(step, 'strays', function()
         redis.call('ZREM', key, found.member)
