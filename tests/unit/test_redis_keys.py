@@ -336,3 +336,12 @@ def test_the_library_has_room_for_more_names() -> None:
     shared = text[: text.index("\ndo\n")].count("\nlocal ")
     assert len(moves) == len(MOVES)
     assert shared + max(move.count("\nlocal ") for move in moves) < 190
+
+
+async def test_a_stream_that_somebody_deleted_holds_up_nobody(bench: Bench) -> None:
+    await bench.queue.submit([message("1"), message("1", "bob")])
+    claims = await bench.claim()
+    await bench.settle(*claims, move=Move.RELEASE, attempt=False)
+    bench.server.delete(f"{bench.prefix}:ann:ann:work")
+    assert (await bench.backend.views.health()).oldest_waiting_at == NOW
+    assert [claim.message.user_id for claim in await bench.claim()] == ["bob"]

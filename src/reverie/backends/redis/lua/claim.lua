@@ -7,7 +7,8 @@ local MOST_PLAIN = CHUNK / 2 -- messages whose items are written by one command
 -- lost before, only that.
 local function read_returned(step, lane, count)
   local worker, ids, entries = step.request.claim.worker, {}, {}
-  for index, entry in ipairs(redis.call('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)) do
+  local pending = redis.pcall('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)
+  for index, entry in ipairs(pending.err and {} or pending) do -- somebody may have deleted the stream
     ids[index] = entry[1]
   end
   local function take(first, last)

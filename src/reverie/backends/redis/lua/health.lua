@@ -30,7 +30,8 @@ end
 
 -- The first message of a lane that was handed back.
 local function first_returned(lane)
-  local pending = redis.call('XPENDING', lane.key, GROUP, '-', '+', 1, RETURNED)[1]
+  local page = redis.pcall('XPENDING', lane.key, GROUP, '-', '+', 1, RETURNED)
+  local pending = not page.err and page[1]
   return pending and redis.call('XRANGE', lane.key, pending[1], pending[1])[1]
 end
 
