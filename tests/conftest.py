@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from places import Place
+
+
+def pytest_configure() -> None:
+    """A shell that starts something in the background lets it, and all it starts, ignore Ctrl-C: not here."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
