@@ -349,7 +349,8 @@ class _Call:
         self.outcomes.update(zip(indexes, outcomes, strict=True))
         if self._seconds is not None:
             took = time.monotonic() - self._began
-            self._seconds.update({id(self._claims[index]): took for index in indexes})
+            for index in indexes:
+                self._seconds[id(self._claims[index])] = took
 
 
 def _next(plan: Generator[tuple[Any, ...], Any, None], answer: Any) -> tuple[Any, ...] | None:
