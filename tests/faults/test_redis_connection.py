@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from living import until
+from living import passes, until, wait_until
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.library import LIBRARY
 from reverie.errors import BackendUnavailableError
@@ -64,6 +64,13 @@ async def blocked(server: Valkey) -> None:
 # -- the connection ----------------------------------------------------------------------------------
 
 
+def cut_all(client: Redis) -> None:
+    """Cut the connections of all others, and see that they are."""
+    cut = {other["id"] for other in client.client_list(_type="normal")} - {str(client.client_id())}
+    client.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: not cut & {other["id"] for other in client.client_list(_type="normal")})
+
+
 async def test_connections_that_are_cut(server: Valkey, case: RedisCase) -> None:
     """Once for each kind that a worker has, while it waits and while it works."""
     await case.scheduler.start()
@@ -72,7 +79,7 @@ async def test_connections_that_are_cut(server: Valkey, case: RedisCase) -> None
         for number in range(5):
             await case.submit(f"g{number}", label="gated")
             await case.has_begun()
-            await asyncio.to_thread(client.client_kill_filter, _type="normal", skipme=True)
+            await asyncio.to_thread(cut_all, client)
             case.go.set()
             (item,) = await case.wait(f"g{number}")
             assert (item.losses, item.attempts) == (0, 1)
@@ -90,8 +97,7 @@ async def test_who_gives_up_waiting_takes_nothing_from_others(server: Valkey) ->
             await until(lambda: client.info("clients")["blocked_clients"] == 1)
             server.suspend()
             wait.cancel()
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await passes(10)
             assert not wait.done()
             server.resume()
             with pytest.raises(asyncio.CancelledError):
@@ -110,8 +116,7 @@ async def test_a_wait_that_is_given_up_before_the_server_knows_of_it(server: Val
     with server.client() as client:
         for turns in range(40):
             wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30"))
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await passes(turns)
             wait.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await wait

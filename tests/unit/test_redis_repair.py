@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commands import run
+from living import passes, until
 from places import Place
 from redis_bench import NOW, Bench, message, within
 from repairing import (
@@ -249,7 +250,7 @@ async def test_workers_may_go_on_meanwhile(bench: Bench) -> None:
             claims = await bench.claim(worker=name, slots=7, quantum=2)
             for claim in claims:
                 done[claim.message.user_id].append(claim.message.item_id)
-            await bench.settle(*claims) if claims else await asyncio.sleep(0)
+            await bench.settle(*claims) if claims else await passes()
 
     async def damage() -> None:
         nonlocal ends
@@ -262,8 +263,7 @@ async def test_workers_may_go_on_meanwhile(bench: Bench) -> None:
     async def finish(submitting: asyncio.Task[None]) -> None:
         nonlocal ends
         await submitting
-        while sum(map(len, done.values())) < 600 or ends == 0:  # noqa: ASYNC110  nobody could tell us
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(map(len, done.values())) >= 600 and ends > 0, seconds=60)
         ends += 1
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:

@@ -177,7 +177,7 @@ class Connections:
         with self.named_errors():
             connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
             try:
-                await connection.send_command(*command)
+                await _send(connection, command)
                 _heed_cancellation(cancelled_before)
                 if sent is not None:
                     sent()
@@ -272,6 +272,17 @@ class Connections:
             if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
                 raise BackendUnavailableError(f"{self.place} did not answer: {error}") from error
             raise
+
+
+async def _send(connection: AbstractConnection, command: tuple[str | bytes, ...]) -> None:
+    """Send a command. If the connection was cut while nobody used it, nothing has left: it is made anew."""
+    try:
+        await connection.send_command(*command)
+    except RedisConnectionError as error:
+        if not isinstance(error.__cause__, ConnectionResetError):
+            raise
+        await connection.disconnect(nowait=True)
+        await connection.send_command(*command)
 
 
 async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
