@@ -16,16 +16,8 @@ end
 
 -- The first message of a lane that nobody has claimed yet.
 local function first_new(lane)
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', lane.key)) do
-    local fields = {}
-    for index = 1, #group, 2 do
-      fields[group[index]] = group[index + 1]
-    end
-    if fields.name == GROUP then
-      local after = '(' .. fields['last-delivered-id']
-      return redis.call('XRANGE', lane.key, after, '+', 'COUNT', 1)[1]
-    end
-  end
+  local last = last_delivered(lane.key)
+  return last and redis.call('XRANGE', lane.key, '(' .. last, '+', 'COUNT', 1)[1]
 end
 
 -- The first message of a lane that was handed back.

@@ -85,6 +85,19 @@ local function pending_of(lane)
   return summary[1] - returned, returned
 end
 
+-- The last entry of a stream that was given to anyone; nothing where the group is missing.
+local function last_delivered(key)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+    local fields = {}
+    for index = 1, #group, 2 do
+      fields[group[index]] = group[index + 1]
+    end
+    if fields.name == GROUP then
+      return fields['last-delivered-id']
+    end
+  end
+end
+
 -- Until when a lane rests, 0 if it does not.
 local function rest_of(step, lane)
   if not lane.rest then

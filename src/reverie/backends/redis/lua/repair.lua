@@ -15,14 +15,9 @@ end
 -- The last entry that was given to anyone. Where the group is missing nothing is new: what runs must not be given
 -- to another, and nobody knows yet what does.
 function check.last_given(step, work)
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', work.key)) do
-    local fields = {}
-    for index = 1, #group, 2 do
-      fields[group[index]] = group[index + 1]
-    end
-    if fields.name == GROUP then
-      return fields['last-delivered-id']
-    end
+  local given = last_delivered(work.key)
+  if given then
+    return given
   end
   local newest = redis.call('XREVRANGE', work.key, '+', '-', 'COUNT', 1)[1]
   local last = newest and newest[1] or '0-0'
