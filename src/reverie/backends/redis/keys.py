@@ -24,6 +24,8 @@
 | `{prefix}:workers`, `{prefix}:alive` | hash: what workers handle; sorted set: until when they are alive |
 | `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
+| `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: what idle workers ask for; list: what they got |
+| `{prefix}:worker:{worker}` | no key but a channel: who listens to it is there |
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
 | `{prefix}:opened` | which of those have an open breaker, and until when |
 | `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
@@ -87,6 +89,14 @@ class Keys:
     def news(self, database: int) -> str:
         """The channel on which processes tell each other something; channels know no databases."""
         return f"{self.prefix}:news:{database}"
+
+    def hand(self, worker: str) -> str:
+        """The list in which a worker that waits is given work."""
+        return f"{self.prefix}:hand:{encode_id(worker)}"
+
+    def worker(self, worker: str) -> str:
+        """The channel that a worker listens to as long as it is there."""
+        return f"{self.prefix}:worker:{encode_id(worker)}"
 
     @property
     def wake_clock(self) -> str:

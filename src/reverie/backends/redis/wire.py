@@ -28,6 +28,7 @@ __all__ = [
     "ClaimReply",
     "ControlReply",
     "DeadReply",
+    "Hand",
     "HealthReply",
     "HistoryReply",
     "LabelsReply",
@@ -99,12 +100,22 @@ class TimeReply(_Reply, frozen=True):
     """The answer of a function that has nothing else to say."""
 
 
+class Hand(_Reply, frozen=True):
+    """What a submit has claimed for a request that stood."""
+
+    served: list[ServedLane]
+    claim_id: str
+    lease_until: int
+
+
 class ClaimReply(_Reply, frozen=True):
     """The answer to a claim."""
 
     served: list[ServedLane]
     passed: list[int]
     """Which wants, counted from 0, got nothing although there is work: the worker has no room for it."""
+    hand: Hand | None = None
+    """What was claimed for an earlier request and nobody has read."""
 
 
 class SubmitReply(_Reply, frozen=True):
@@ -361,6 +372,7 @@ def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
         "worker": request.worker,
         "claim_id": claim_id,
         "lease_ms": request.lease_ms,
+        "stands": request.stands,
         "slots": request.slots,
         "levels": [(level, room.share, room.most) for level, room in request.levels.items()],
         "wants": [

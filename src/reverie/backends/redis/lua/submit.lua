@@ -149,12 +149,13 @@ local function insert_plain(step, message, seq)
     local known = fingerprint_of(parse_item(redis.call('HGET', key, item_id)))
     return known == fingerprint and 'duplicate' or 'conflict'
   end
-  local placed
-  local field = string.sub(name, #user + 2)
-  if not step.lanes[name] and redis.call('HGET', step.lanes_of .. user, field) == '' then
+  local field, lane, placed = string.sub(name, #user + 2), step.lanes[name], nil
+  local text = not lane and redis.call('HGET', step.lanes_of .. user, field)
+  if text == '' then
     placed = append(step.stream_of .. name, item_id, body, entry) -- who was there before sees to it that it is served
   else
-    local lane = lane_of(step, name)
+    lane = lane or read_lane(step, name, text)
+    touch(step, lane)
     placed = place(lane, item_id, body, entry)
   end
   if placed ~= entry then
