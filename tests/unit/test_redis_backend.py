@@ -7,7 +7,6 @@ import importlib
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 from redis import Redis
