@@ -7,6 +7,7 @@
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
 | `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
 | `{prefix}:labels` | hash: how much each label has, and all together (see `lua/scopes.lua`) |
+| `{prefix}:unordered` | set: labels of which lanes were served without order |
 | `{prefix}:parked` | hash: labels of the lanes that wait until their tenant has fewer in progress |
 | `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
 | `{prefix}:leases` | sorted set: when the lease of each message that is claimed runs out |

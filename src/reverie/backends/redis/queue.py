@@ -88,10 +88,8 @@ class RedisQueue:
         self, library: Library, messages: Sequence[Message], claim: ClaimRequest | None
     ) -> Accepted:
         claim_id = secrets.token_hex(16)
-        request = {
-            "messages": [wire.message_row(message, self._keys) for message in messages],
-            "claim": wire.claim_request(claim, claim_id) if claim else None,
-        }
+        request = wire.submit_request(messages, self._keys)
+        request["claim"] = wire.claim_request(claim, claim_id) if claim else None
         reply = await self._call("submit", request, wire.SubmitReply, library=library)
         if reply.refusal is not None:
             wire.raise_refusal(reply.refusal, self._limits, messages, reply.now)

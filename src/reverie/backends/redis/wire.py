@@ -54,6 +54,7 @@ __all__ = [
     "read_body",
     "read_message",
     "settlement_row",
+    "submit_request",
 ]
 
 _Row = tuple[Any, ...]
@@ -247,6 +248,19 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
         "tenant_running": limits.tenant.concurrency,
     }
     return {name: value for name, value in row.items() if value is not None}
+
+
+def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
+    """Messages, and what the functions can make use of if it holds for all of them.
+
+    `plain`: none is due later or has a rule; `label`: they have the same.
+    """
+    labels = {message.label for message in messages}
+    return {
+        "messages": [message_row(message, keys) for message in messages],
+        "plain": all(message.due is None and _is_plain(message) for message in messages),
+        "label": encode_id(labels.pop()) if len(labels) == 1 else None,
+    }
 
 
 def message_row(message: Message, keys: Keys) -> _Row:

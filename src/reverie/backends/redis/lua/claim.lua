@@ -161,6 +161,9 @@ local function follow(step, lane, want)
   if lane.ordered ~= want.ordered or lane.min_idle ~= want.min_idle then
     lane.ordered, lane.min_idle = want.ordered, want.min_idle
     touch(step, lane)
+    if not want.ordered then
+      redis.call('SADD', step.prefix .. ':unordered', want.label)
+    end
   end
 end
 
