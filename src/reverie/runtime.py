@@ -151,6 +151,13 @@ class Runtime:
         """Whether a thread without an event loop may submit: the backend is open and can do it."""
         return self._opened and self._takes_here is not None
 
+    def spool_messages(self, messages: Sequence[Message]) -> None:
+        """Let messages wait on disk, in their order; when this returns all of them are there."""
+        trace_id = current_trace_id.get()
+        for message in messages:
+            fields = msgspec.to_builtins(message)
+            self.spool.write(fields | {"trace_id": message.trace_id or trace_id})
+
     def submit_from_thread(self, messages: Sequence[Message]) -> Accepted:
         """Submit prepared messages from the calling thread."""
         assert self._takes_here is not None
