@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from reverie.backends.control import CancelItems, RequeueItems
+from reverie.backends.durability import replicas_of
 from reverie.backends.interface import SubmitsHere
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
@@ -307,6 +308,9 @@ class Runtime:
         settings = self.settings.queue
         limits = settings.limits()
         scheme = urlsplit(url).scheme
+        if replicas_of(settings.durability) and scheme in {"memory", "sqlite"}:
+            reason = "only a server has replicas: use full or normal, or a queue on Redis"
+            raise InvalidSettingError("queue.durability", settings.durability, reason)
         if scheme == "memory":
             return MemoryBackend(self.clock, limits)
         if scheme == "sqlite":
@@ -321,6 +325,8 @@ class Runtime:
                 prefix=settings.redis_prefix,
                 allow_volatile=settings.allow_volatile,
                 durability_assumed=settings.durability_assumed,
+                durability=settings.durability,
+                replication_timeout_s=settings.replication_timeout_s,
             )
         raise UnknownSchemeError(url, SCHEMES)
 
@@ -330,7 +336,7 @@ class Runtime:
             queue = self.settings.queue
             self._databases[url] = Database(
                 _path(url),
-                queue.durability,
+                queue.sqlite_durability,
                 busy_timeout_s=queue.busy_timeout_s,
                 allow_network_fs=queue.allow_network_fs,
             )

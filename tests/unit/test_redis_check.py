@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from contextlib import contextmanager
@@ -12,12 +13,13 @@ import pytest
 from redis import Redis
 
 from commands import run
+from living import wait_until
 from places import Place
-from reverie.backends.redis import RedisBackend
+from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import SMALL_NODE_BYTES
 from reverie.backends.redis.library import LIBRARY, library_source
 from reverie.errors import BackendUnavailableError
-from servers import valkey
+from servers import valkey, valkey_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +57,20 @@ def types(server: Redis, finding: dict[str, Any]) -> None:
         server.execute_command(*shlex.split(command))
 
 
+def durability_of(url: str, **options: Any) -> str:
+    """What a process that starts has; it may be refused."""
+
+    async def open_and_close() -> str:
+        backend = RedisBackend(url, **options)
+        try:
+            await backend.open()
+            return backend.capabilities.durability
+        finally:
+            await backend.close()
+
+    return asyncio.run(open_and_close())
+
+
 def test_a_server_that_is_fit() -> None:
     with server_of(appendfsync="always") as (place, _):
         found = look(place)
@@ -90,6 +106,48 @@ def test_what_it_says_to_type_helps(config: dict[str, str], check: str, level: s
         assert all(f"    {command}\n" in shown for command in found[check]["commands"])
         types(server, found[check])
         assert wrong(look(place)) == {}
+
+
+@pytest.mark.parametrize("durability", ["always", "full"])
+def test_a_server_that_syncs_later_than_is_asked_for(durability: str) -> None:
+    with server_of() as (place, server):
+        place.extra["REVERIE_QUEUE__DURABILITY"] = durability
+        found = look(place)
+        assert wrong(found) == {"appendfsync": "problem"}
+        with pytest.raises(UnsafeServerError) as refused:
+            durability_of(place.queue_url, durability=durability)
+        assert str(refused.value) == (
+            f"{place.queue_url}: appendfsync is 'everysec': queue.durability = {durability} asks for always: "
+            "a crash of the server may lose the last two seconds; set it to always, or set queue.durability "
+            "to everysec: in redis-cli `CONFIG SET appendfsync always`, `CONFIG REWRITE`"
+        )
+        types(server, found["appendfsync"])
+        assert wrong(look(place)) == {}
+        assert durability_of(place.queue_url, durability=durability) == "always"
+
+
+@pytest.mark.parametrize("durability", ["everysec", "normal"])
+def test_a_server_that_is_better_than_what_is_asked_for(durability: str) -> None:
+    for fsync in ("everysec", "always"):
+        with server_of(appendfsync=fsync) as (place, _):
+            place.extra["REVERIE_QUEUE__DURABILITY"] = durability
+            assert wrong(look(place)) == {}
+
+
+def test_replicas_that_must_confirm(unused_tcp_port: int) -> None:
+    quick = {"repl-diskless-sync-delay": "0"}
+    with valkey_server(unused_tcp_port, **FIT, **quick) as primary, server_of() as (_, other):
+        place = Place("redis", Path(), primary.url, "memory://")
+        place.extra["REVERIE_QUEUE__DURABILITY"] = "replicated(1)"
+        found = look(place)
+        assert wrong(found) == {"replicas": "problem"}
+        assert "REPLICAOF" in found["replicas"]["remedy"]
+        other.execute_command("REPLICAOF", "127.0.0.1", unused_tcp_port)
+        with primary.client() as client:
+            wait_until(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
+        found = look(place)
+        assert wrong(found) == {}
+        assert found["replicas"]["what"].startswith("durability is replicated(1): ")
 
 
 def test_a_server_that_is_nearly_full() -> None:

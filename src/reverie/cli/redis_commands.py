@@ -79,6 +79,7 @@ def check(url: Server = None, json: Json = False) -> None:
                 settings.queue_url,
                 allow_volatile=queue.allow_volatile,
                 durability_assumed=queue.durability_assumed,
+                durability=queue.durability,
             )
         )
         if json:

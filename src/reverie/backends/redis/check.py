@@ -6,11 +6,13 @@ not keep what it accepts.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 from redis.exceptions import NoPermissionError, ResponseError
 
+from reverie.backends.durability import replicas_of, survives_power_cuts
 from reverie.backends.redis.library import LIBRARY
 from reverie.errors import BackendUnavailableError, ReverieError
 
@@ -57,6 +59,12 @@ class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     """The same as commands that can be typed into `redis-cli` or `valkey-cli`."""
 
+    @property
+    def advice(self) -> str:
+        """What to do and what to type, as one sentence."""
+        typed = ", ".join(f"`{command}`" for command in self.commands)
+        return ": in redis-cli ".join(filter(None, [self.remedy, typed]))
+
 
 class _Server(NamedTuple):
     """What a server says of itself."""
@@ -81,34 +89,61 @@ class _Server(NamedTuple):
 
 
 async def check_server(
-    connections: Connections, *, allow_volatile: bool = False, durability_assumed: bool = False
-) -> Durability:
-    """Refuse a server that is too old, forgets or evicts, or is a replica; answer the durability it has."""
+    connections: Connections,
+    *,
+    allow_volatile: bool = False,
+    durability_assumed: bool = False,
+    durability: str | None = None,
+) -> str:
+    """Refuse a server that is too old, does not keep what it accepts as it should, or is a replica.
+
+    Answers the durability that holds.
+    """
     server = await _ask(connections, libraries=False)
     role = _role(server)
     if role.level == "problem":
         await connections.call("EXISTS", "anything")  # one that has lost its primary says so
         raise BackendUnavailableError(f"{connections.place} is a {role.value}: {role.remedy}")
-    findings = (_version(server), *_promises(server, volatile=allow_volatile, assumed=durability_assumed))
-    for one in findings:
+    asked = _Asked(durability, volatile=allow_volatile, assumed=durability_assumed)
+    for one in (_version(server), *_promises(server, asked)):
         if one.level == "problem":
-            raise UnsafeServerError(connections.place, one.check, one.value, f"{one.what}; {one.remedy}")
-    return server.durability
+            raise UnsafeServerError(connections.place, one.check, one.value, f"{one.what}; {one.advice}")
+    for one in _replicas(server, asked):
+        if one.level == "problem":
+            raise BackendUnavailableError(
+                f"{connections.place} has {_many_replicas(one.value)}: {one.what}; {one.advice}"
+            )
+    return durability if durability and asked.replicas else server.durability
 
 
 async def examine(
-    connections: Connections, *, allow_volatile: bool = False, durability_assumed: bool = False
+    connections: Connections,
+    *,
+    allow_volatile: bool = False,
+    durability_assumed: bool = False,
+    durability: str | None = None,
 ) -> list[ServerFinding]:
     """Say how a server is; problems are what a process would be refused for, or could not work with."""
     server = await _ask(connections, libraries=True)
+    asked = _Asked(durability, volatile=allow_volatile, assumed=durability_assumed)
     return [
         _version(server),
         _role(server),
-        *_promises(server, volatile=allow_volatile, assumed=durability_assumed),
+        *_replicas(server, asked),
+        *_promises(server, asked),
         *_memory(server),
         *_nodes(server),
         _functions(server),
     ]
+
+
+class _Asked:
+    """What the settings ask of a server, and what they put up with."""
+
+    def __init__(self, durability: str | None, *, volatile: bool, assumed: bool) -> None:
+        self.durability, self.volatile, self.assumed = durability, volatile, assumed
+        self.replicas = replicas_of(durability)
+        self.always = survives_power_cuts(durability)
 
 
 async def _ask(connections: Connections, *, libraries: bool) -> _Server:
@@ -173,16 +208,44 @@ def _role(server: _Server) -> ServerFinding:
         check="role",
         level="ok",
         value="primary",
-        what=f"it takes writes, and has {replicas} replica{'' if replicas == '1' else 's'}",
+        what=f"it takes writes, and has {_many_replicas(replicas)}",
     )
 
 
-def _promises(server: _Server, *, volatile: bool, assumed: bool) -> Iterator[ServerFinding]:
+def _many_replicas(number: str) -> str:
+    return f"{number} replica{'' if number == '1' else 's'}"
+
+
+def _replicas(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
+    """Whether those are there that must confirm each submit, if it is asked for."""
+    if not asked.replicas:
+        return
+    states = (text for name, text in server.info.items() if re.fullmatch("slave[0-9]+", name))
+    online = sum("state=online" in text.split(",") for text in states)
+    yield (
+        ServerFinding(
+            check="replicas",
+            level="ok",
+            value=str(online),
+            what=f"durability is {asked.durability}: a submit is answered when {asked.replicas} confirmed it",
+        )
+        if online >= asked.replicas
+        else ServerFinding(
+            check="replicas",
+            level="problem",
+            value=str(online),
+            what=f"queue.durability = {asked.durability} asks for {asked.replicas} to confirm each submit",
+            remedy="let more servers follow this one (type `REPLICAOF host port` there), or ask for less",
+        )
+    )
+
+
+def _promises(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
     """Whether it keeps what it accepts; what the settings put up with is only advice."""
-    level: Level = "advice" if volatile else "problem"
-    or_else = "" if volatile else ", or set queue.allow_volatile to accept the loss"
+    level: Level = "advice" if asked.volatile else "problem"
+    or_else = "" if asked.volatile else ", or set queue.allow_volatile to accept the loss"
     if server.forbidden:
-        yield _unseen(server, assumed=assumed)
+        yield _unseen(server, assumed=asked.assumed)
         return
     policy = server.config.get("maxmemory-policy", "unknown")
     yield (
@@ -197,7 +260,22 @@ def _promises(server: _Server, *, volatile: bool, assumed: bool) -> Iterator[Ser
             commands=("CONFIG SET maxmemory-policy noeviction", KEEP),
         )
     )
-    yield _persistence(server, level, or_else)
+    if asked.always and server.durability == "everysec":
+        yield _too_late(asked, level)
+    else:
+        yield _persistence(server, level, or_else)
+
+
+def _too_late(asked: _Asked, level: Level) -> ServerFinding:
+    return ServerFinding(
+        check="appendfsync",
+        level=level,
+        value="everysec",
+        what=f"queue.durability = {asked.durability} asks for always: a crash of the server may lose the "
+        "last two seconds",
+        remedy="set it to always, or set queue.durability to everysec",
+        commands=("CONFIG SET appendfsync always", KEEP),
+    )
 
 
 def _unseen(server: _Server, *, assumed: bool) -> ServerFinding:
