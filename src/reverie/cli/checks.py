@@ -205,6 +205,7 @@ def _redis(patient: Patient) -> list[Finding]:
         found = asyncio.run(
             examine_server(
                 patient.url,
+                prefix=queue.redis_prefix,
                 allow_volatile=queue.allow_volatile,
                 durability_assumed=queue.durability_assumed,
                 durability=queue.durability,

@@ -23,11 +23,18 @@ except ImportError as error:
     raise MissingExtraError("redis") from error
 
 from reverie.backends.redis.broadcast import RedisBroadcast
-from reverie.backends.redis.check import ServerFinding, UnsafeServerError, check_server, examine
+from reverie.backends.redis.check import (
+    ServerFinding,
+    UnsafeServerError,
+    check_permissions,
+    check_server,
+    examine,
+)
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
 from reverie.backends.redis.library import KeysVersionError, Library
+from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.replication import NotReplicatedError, Replication
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 __all__ = [
+    "ForbiddenError",
     "KeysVersionError",
     "NotReplicatedError",
     "RedisBackend",
@@ -69,7 +77,7 @@ class RedisBackend:
         does not say whether it would. `durability` is what the server must have at least: `everysec` or
         `always`; with `replicated(n)` a submit is answered when n replicas have confirmed it, in time.
         """
-        keys = Keys(prefix)
+        keys = self._keys = Keys(prefix)
         self._connections = Connections(url)
         self._library = Library(self._connections, keys)
         self._allow_volatile = allow_volatile
@@ -102,6 +110,7 @@ class RedisBackend:
                 durability_assumed=self._durability_assumed,
                 durability=self._durability,
             )
+            await check_permissions(self._connections, self._keys, durability=self._durability)
             await self._library.ensure()
             await self.broadcast.open()
         except BaseException:
@@ -119,6 +128,7 @@ class RedisBackend:
 async def examine_server(
     url: str,
     *,
+    prefix: str = DEFAULT_PREFIX,
     allow_volatile: bool = False,
     durability_assumed: bool = False,
     durability: str | None = None,
@@ -130,6 +140,7 @@ async def examine_server(
             allow_volatile=allow_volatile,
             durability_assumed=durability_assumed,
             durability=durability,
+            keys=Keys(prefix),
         )
 
 

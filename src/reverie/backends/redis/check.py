@@ -10,18 +10,33 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from reverie.backends.durability import replicas_of, survives_power_cuts
 from reverie.backends.redis.library import LIBRARY
+from reverie.backends.redis.permissions import (
+    NEEDED,
+    NEEDED_BY_EVENTS,
+    NEEDED_BY_REPLICATION,
+    ForbiddenError,
+    find_missing,
+)
 from reverie.errors import BackendUnavailableError, ReverieError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reverie.backends.redis.connection import Connections
+    from reverie.backends.redis.keys import Keys
 
-__all__ = ["SMALL_NODE_BYTES", "ServerFinding", "UnsafeServerError", "check_server", "examine"]
+__all__ = [
+    "SMALL_NODE_BYTES",
+    "ServerFinding",
+    "UnsafeServerError",
+    "check_permissions",
+    "check_server",
+    "examine",
+]
 
 OLDEST = (7, 0)
 """The oldest Redis that has all we use: functions."""
@@ -116,12 +131,20 @@ async def check_server(
     return durability if durability and asked.replicas else server.durability
 
 
+async def check_permissions(connections: Connections, keys: Keys, *, durability: str | None = None) -> None:
+    """Refuse a server that does not allow what the queue needs."""
+    one = await _permissions(connections, keys, _Asked(durability, volatile=False, assumed=False))
+    if one.level == "problem":
+        raise ForbiddenError(connections.place, connections.user, one.what, one.advice)
+
+
 async def examine(
     connections: Connections,
     *,
     allow_volatile: bool = False,
     durability_assumed: bool = False,
     durability: str | None = None,
+    keys: Keys,
 ) -> list[ServerFinding]:
     """Say how a server is; problems are what a process would be refused for, or could not work with."""
     server = await _ask(connections, libraries=True)
@@ -134,6 +157,8 @@ async def examine(
         *_memory(server),
         *_nodes(server),
         _functions(server),
+        await _permissions(connections, keys, asked),
+        *await _events(connections, keys),
     ]
 
 
@@ -149,9 +174,11 @@ class _Asked:
 async def _ask(connections: Connections, *, libraries: bool) -> _Server:
     try:
         text: bytes = await connections.call("INFO")
-    except ResponseError as error:
+    except (ResponseError, ForbiddenError) as error:
         remedy = "it cannot be told what server this is; allow the command INFO"
-        raise UnsafeServerError(connections.place, "INFO", str(error), remedy) from error
+        if isinstance(error, ForbiddenError):
+            remedy += f": in redis-cli `ACL SETUSER {connections.user} +info`"
+        raise UnsafeServerError(connections.place, "INFO", _refusal(error), remedy) from error
     info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     config: dict[str, str] = {}
     forbidden = ""
@@ -159,7 +186,7 @@ async def _ask(connections: Connections, *, libraries: bool) -> _Server:
         flat: list[bytes] = await connections.call("CONFIG", "GET", *SETTINGS)
         names = (part.decode() for part in flat)
         config = dict(zip(names, names, strict=True))
-    except ResponseError as error:
+    except (ResponseError, ForbiddenError) as error:
         forbidden = _refusal(error)
     known = await _libraries(connections) if libraries else []
     return _Server(info, config, forbidden, known, connections.user)
@@ -168,14 +195,56 @@ async def _ask(connections: Connections, *, libraries: bool) -> _Server:
 async def _libraries(connections: Connections) -> list[str] | str:
     try:
         rows: list[list[bytes]] = await connections.call("FUNCTION", "LIST", "LIBRARYNAME", "reverie_v*")
-    except ResponseError as error:
+    except (ResponseError, ForbiddenError) as error:
         return _refusal(error)
     return sorted(row[row.index(b"library_name") + 1].decode() for row in rows)
 
 
-def _refusal(error: ResponseError) -> str:
-    """What the server said; the driver leaves out the word by which an access list is known."""
-    return f"NOPERM {error}" if isinstance(error, NoPermissionError) else str(error)
+def _refusal(error: ResponseError | ForbiddenError) -> str:
+    """What the server said."""
+    return error.refusal if isinstance(error, ForbiddenError) else str(error)
+
+
+async def _permissions(connections: Connections, keys: Keys, asked: _Asked) -> ServerFinding:
+    user = connections.user
+    examples = (*NEEDED, *(NEEDED_BY_REPLICATION if asked.replicas else ()))
+    missing = await find_missing(connections, keys, examples)
+    if missing is None:
+        return ServerFinding(
+            check="user",
+            level="advice",
+            value=user,
+            what="whether it may do all that is needed cannot be seen",
+            remedy="allow transactions, or look again when something is refused",
+            commands=(f"ACL SETUSER {user} +multi +discard",),
+        )
+    if not missing.rules:
+        return ServerFinding(check="user", level="ok", value=user, what="it may do all that is needed")
+    return ServerFinding(
+        check="user",
+        level="problem",
+        value=user,
+        what=f"it may not use {missing.what}",
+        remedy="allow it",
+        commands=(f"ACL SETUSER {user} {' '.join(missing.rules)}",),
+    )
+
+
+async def _events(connections: Connections, keys: Keys) -> list[ServerFinding]:
+    """Something only if events do not get from one process to another."""
+    missing = await find_missing(connections, keys, NEEDED_BY_EVENTS)
+    if missing is None or not missing.rules:
+        return []
+    return [
+        ServerFinding(
+            check="events",
+            level="advice",
+            value="not heard",
+            what=f"{connections.user} may not use {missing.what}: other processes hear of nothing",
+            remedy="allow it if you listen to events from other processes",
+            commands=(f"ACL SETUSER {connections.user} {' '.join(missing.rules)}",),
+        )
+    ]
 
 
 def _version(server: _Server) -> ServerFinding:

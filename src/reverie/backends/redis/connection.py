@@ -22,10 +22,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from reverie.backends.redis.permissions import ForbiddenError, refusal_of
 from reverie.errors import BackendUnavailableError, ClosedError, InvalidSettingError, ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
     from redis.asyncio.connection import AbstractConnection
 
@@ -141,6 +142,11 @@ class Connections:
         pools = await self._here()
         return await self._exchange(pools, pools.confirmed, commands, ANSWER_TIMEOUT_S)
 
+    async def try_all(self, *commands: Command) -> list[Any]:
+        """Send commands together and read their answers, of which each may be an error."""
+        pools = await self._here()
+        return await self._exchange(pools, pools.moves, commands, ANSWER_TIMEOUT_S, read=_read_or_error)
+
     async def block(self, seconds: float, *command: str | bytes) -> Any:
         """Send a command that the server answers within `seconds`, over a connection of its own.
 
@@ -186,6 +192,8 @@ class Connections:
         commands: Sequence[Command],
         seconds: float,
         sent: Callable[[], None] | None = None,
+        *,
+        read: Callable[[AbstractConnection, float], Awaitable[Any]] | None = None,
     ) -> list[Any]:
         cancelled_before = _cancellations()
         with self.named_errors():
@@ -195,7 +203,7 @@ class Connections:
                 _heed_cancellation(cancelled_before)
                 if sent is not None:
                     sent()
-                return [await _read_answer(connection, seconds) for _ in commands]
+                return [await (read or _read_answer)(connection, seconds) for _ in commands]
             except ResponseError as error:
                 if len(commands) > 1:  # the other answers are still on their way
                     await connection.disconnect(nowait=True)
@@ -285,6 +293,9 @@ class Connections:
         try:
             yield
         except (RedisError, OSError) as error:
+            if refusal := refusal_of(error):
+                advice = "`reverie redis check` says what to type there"
+                raise ForbiddenError(self.place, self.user, refusal, advice) from error
             if meaning := NOT_NOW.get(_first_word(error)):
                 told = f"{self.place} cannot be used now: {meaning} ({_first_word(error)})"
                 raise BackendUnavailableError(told) from error
@@ -315,6 +326,13 @@ async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
             return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
     except TimeoutError:
         raise RedisTimeoutError(f"nothing came within {seconds:g} s") from None
+
+
+async def _read_or_error(connection: AbstractConnection, seconds: float) -> Any:
+    try:
+        return await _read_answer(connection, seconds)
+    except ResponseError as error:
+        return error
 
 
 def leads_elsewhere(error: ResponseError) -> bool:
