@@ -46,6 +46,7 @@ async def dependencies(client: httpx.AsyncClient) -> dict[str, str]:
     answer = await client.get("/ready")
     wrong = {one["name"]: one["why"] for one in answer.json()["dependencies"] if not one["ok"]}
     assert answer.status_code == (503 if wrong else 200)
+    assert answer.headers.get("retry-after") == ("5" if wrong else None)
     return wrong
 
 
@@ -140,6 +141,7 @@ async def test_a_server_that_is_killed_and_comes_back(server: Valkey, case: Redi
         answer = await client.post("/product/scheduler/submit", json={"messages": [message]})
         assert (answer.status_code, answer.json()["data"]) == (503, None)
         assert f"{server.url} did not answer" in answer.json()["message"]
+        assert answer.headers["retry-after"] == "5"
         async with asyncio.timeout(5):  # it was refused, and nobody waits for more
             with pytest.raises(BackendUnavailableError, match="did not answer"):
                 await case.submit("refused")

@@ -30,6 +30,7 @@
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
 | `{prefix}:opened` | which of those have an open breaker, and until when |
 | `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
+| `{prefix}:replicated` | no key but a channel that nobody hears (see `replication.py`) |
 | `{prefix}:version` | what version these keys have (see `library.py`) |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
@@ -98,6 +99,11 @@ class Keys:
     def worker(self, worker: str) -> str:
         """The channel that a worker listens to as long as it is there."""
         return f"{self.prefix}:worker:{encode_id(worker)}"
+
+    @property
+    def replicated(self) -> str:
+        """The channel of what is published only to be replicated."""
+        return f"{self.prefix}:replicated"
 
     @property
     def wake_clock(self) -> str:

@@ -18,9 +18,11 @@ from redis.exceptions import ResponseError
 from reverie.errors import ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from reverie.backends.redis.connection import Command
     from reverie.backends.redis.keys import Keys
+    from reverie.backends.redis.replication import Replication
 
 __all__ = ["LIBRARY", "KeysVersionError", "Library", "library_name", "library_source"]
 
@@ -101,6 +103,10 @@ class Caller(Protocol):
         """Send one command and read its answer; `sent` is called in between."""
         ...
 
+    async def call_all(self, *commands: Command) -> list[Any]:
+        """Send commands together, the last of which waits for replicas, and read their answers."""
+        ...
+
 
 class Library:
     """Calls the functions of one queue, and loads them where they are missing."""
@@ -117,21 +123,29 @@ class Library:
 
     async def call(self, function: str, request: bytes, sent: Callable[[], None] | None = None) -> Any:
         """Call one function; a server that was restarted without its functions gets them again."""
-        command = (
-            "FCALL",
-            f"{LIBRARY}_{function}",
-            "0",
-            self._keys.prefix,
-            self._keys.status_prefix,
-            request,
-        )
+        command = self._command(function, request)
+        return await self._with_functions(lambda: self._connections.call(*command, sent=sent))
+
+    async def call_replicated(
+        self, function: str, request: bytes, replication: Replication
+    ) -> tuple[Any, int]:
+        """Call one function; its answer, and how many replicas have confirmed what it did."""
+        commands = (self._command(function, request), *replication.commands)
+        answer, _, confirmed = await self._with_functions(lambda: self._connections.call_all(*commands))
+        return answer, confirmed
+
+    def _command(self, function: str, request: bytes) -> Command:
+        name = f"{LIBRARY}_{function}"
+        return ("FCALL", name, "0", self._keys.prefix, self._keys.status_prefix, request)
+
+    async def _with_functions(self, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            return await self._connections.call(*command, sent=sent)
+            return await call()
         except ResponseError as error:
             if "function not found" not in str(error).lower():
                 raise
         await self.ensure()
-        return await self._connections.call(*command, sent=sent)
+        return await call()
 
     async def _check_version(self) -> None:
         """See that the keys are of our version; a queue that is new begins with ours."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
+    from reverie.backends.redis.replication import Replication
     from reverie.message import Message
 
 __all__ = ["RedisQueue"]
@@ -59,15 +60,23 @@ class RedisQueue:
     """See `reverie.backends.interface.Queue`."""
 
     def __init__(
-        self, connections: Connections, library: Library, direct: Library, keys: Keys, limits: QueueLimits
+        self,
+        connections: Connections,
+        library: Library,
+        direct: Library,
+        keys: Keys,
+        limits: QueueLimits,
+        *,
+        replication: Replication | None = None,
     ) -> None:
-        """`direct` calls the same functions on the calling thread."""
+        """`direct` calls the same functions on the calling thread; `replication` is waited for by submits."""
         self._connections = connections
         self._library = library
         self._direct = direct
         self._keys = keys
         self._limits = limits
         self._limits_row = wire.limits_row(limits)
+        self._replication = replication
         self._server_time: tuple[int, float] | None = None
         """The queue's clock and our monotonic one, at the last answer."""
         self._passed: frozenset[str] = frozenset()
@@ -90,9 +99,16 @@ class RedisQueue:
         claim_id = secrets.token_hex(16)
         request = wire.submit_request(messages, self._keys)
         request["claim"] = wire.claim_request(claim, claim_id) if claim else None
-        reply = await self._call("submit", request, wire.SubmitReply, library=library)
+        encoded, replication = self._encoded(request), self._replication
+        if replication is None:
+            answer, confirmed = await library.call("submit", encoded), 0
+        else:
+            answer, confirmed = await library.call_replicated("submit", encoded, replication)
+        reply = self._decoded(answer, wire.SubmitReply)
         if reply.refusal is not None:
             wire.raise_refusal(reply.refusal, self._limits, messages, reply.now)
+        if replication is not None:
+            replication.check(confirmed)
         others = dict(reply.others)
         answers = [
             Submitted(others.get(index, message.item_id), word)
@@ -241,10 +257,13 @@ class RedisQueue:
         request: dict[str, Any],
         reply: type[R],
         sent: Callable[[], None] | None = None,
-        library: Library | None = None,
     ) -> R:
-        encoded = _encode(request | {"limits": self._limits_row})
-        answer = await (library or self._library).call(function, encoded, sent)
+        return self._decoded(await self._library.call(function, self._encoded(request), sent), reply)
+
+    def _encoded(self, request: dict[str, Any]) -> bytes:
+        return _encode(request | {"limits": self._limits_row})
+
+    def _decoded(self, answer: bytes, reply: type[R]) -> R:
         decoded = msgspec.msgpack.decode(answer, type=reply)
         self._server_time = (decoded.now, time.monotonic())
         return decoded
