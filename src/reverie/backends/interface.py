@@ -59,6 +59,8 @@ class Queue(Protocol):
         of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
         A message that was lost comes alone. Nothing comes of a paused label, nor of a tenant that has as
         much in progress as it may. Free slots are shared among the levels; see `reverie.backends.shares`.
+        A worker's next request takes the place of one that stands, and answers also what was claimed for that
+        and not answered yet; one without wants does only this.
         """
         ...
 
@@ -103,8 +105,12 @@ class Queue(Protocol):
         """
         ...
 
-    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+    async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """Return when there may be work for one of `labels`, or time to call `advance`, or at `until`.
+
+        If the last request for work stands, whoever submits may claim for it in the same step: then that is
+        the answer, and the request stands no more. Most queues leave it to the next claim. A wait that is
+        cancelled after that still answers, instead of ending as cancelled.
 
         The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason.
         `until` is in epoch milliseconds of the queue's own clock.

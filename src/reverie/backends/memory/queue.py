@@ -161,9 +161,10 @@ class MemoryQueue:
             more=limit in (len(overdue), len(due), len(rested), len(lost), len(expired)),
         )
 
-    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+    async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""
         await self._state.wakeup.wait(labels, until)
+        return []
 
     def _control(self, command: Command) -> ControlResult:
         if isinstance(command, CancelItems):

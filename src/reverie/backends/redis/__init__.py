@@ -120,6 +120,7 @@ class RedisBackend:
 
     async def close(self) -> None:
         """See `Backend.close`."""
+        await self.queue.close()
         await self.broadcast.close()
         self._direct.close()
         await self._connections.close()

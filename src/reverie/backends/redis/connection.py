@@ -135,7 +135,7 @@ class Connections:
     async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
         """Send one command and read its answer; `sent` is called in between."""
         pools = await self._here()
-        return (await self._exchange(pools, pools.moves, [command], ANSWER_TIMEOUT_S, sent))[0]
+        return (await self._exchange(pools, pools.moves, [command], ANSWER_TIMEOUT_S, sent=sent))[0]
 
     async def call_all(self, *commands: Command) -> list[Any]:
         """Send commands together, the last of which waits for replicas, and read their answers."""
@@ -147,13 +147,15 @@ class Connections:
         pools = await self._here()
         return await self._exchange(pools, pools.moves, commands, ANSWER_TIMEOUT_S, read=_read_or_error)
 
-    async def block(self, seconds: float, *command: str | bytes) -> Any:
+    async def block(self, seconds: float, *command: str | bytes, late: Callable[[Any], None]) -> Any:
         """Send a command that the server answers within `seconds`, over a connection of its own.
 
-        When this is cancelled, the server has ceased to wait: what comes later goes to others.
+        When this is cancelled, the server has ceased to wait: what comes later goes to others, and `late` is
+        given what it has answered by then. It is not called if nobody knows.
         """
         pools = await self._here()
-        return (await self._exchange(pools, pools.waits, [command], seconds + ANSWER_TIMEOUT_S))[0]
+        seconds += ANSWER_TIMEOUT_S
+        return (await self._exchange(pools, pools.waits, [command], seconds, late=late))[0]
 
     async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
         """What comes over a channel, from the first step on, over a connection of its own."""
@@ -191,8 +193,9 @@ class Connections:
         pool: ConnectionPool,
         commands: Sequence[Command],
         seconds: float,
-        sent: Callable[[], None] | None = None,
         *,
+        sent: Callable[[], None] | None = None,
+        late: Callable[[Any], None] | None = None,
         read: Callable[[AbstractConnection, float], Awaitable[Any]] | None = None,
     ) -> list[Any]:
         cancelled_before = _cancellations()
@@ -211,14 +214,15 @@ class Connections:
                     await self._connect_anew(pools)
                 raise
             except BaseException as error:
-                if not isinstance(error, asyncio.CancelledError) or not await self._let_go(connection):
+                given_up = late if isinstance(error, asyncio.CancelledError) else None
+                if given_up is None or not await self._let_go(connection, given_up):
                     # The answer may still be on its way: nobody else must read it as theirs.
                     await connection.disconnect(nowait=True)
                 raise
             finally:
                 await pool.release(connection)
 
-    async def _let_go(self, connection: AbstractConnection) -> bool:
+    async def _let_go(self, connection: AbstractConnection, late: Callable[[Any], None]) -> bool:
         """Have the server end a wait; whether the connection has its answer, and can be used again."""
         client_id = self._client_ids.get(connection)
         if client_id is None:
@@ -228,7 +232,7 @@ class Connections:
                 while True:
                     await self.call("CLIENT", "UNBLOCK", str(client_id))
                     with contextlib.suppress(RedisTimeoutError):  # it may not have begun to wait
-                        await _read_answer(connection, ASK_AGAIN_S)
+                        late(await _read_answer(connection, ASK_AGAIN_S))
                         return True
         return False
 

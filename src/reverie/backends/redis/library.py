@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import ResponseError
@@ -38,23 +39,25 @@ COMMON = (
     "ends",
     "limits",
     "submit",
-    "shares",
 )
 """What the moves have in common; each part may use those before it."""
 REPAIR = ("repair", "reindex", "recount")
-"""The steps of a repair; each begins with the text of `mending.lua`."""
+"""The steps of a repair."""
+OWN = {"claim": ("shares", "offers"), **dict.fromkeys(REPAIR, ("mending",))}
+"""Parts that only these moves need."""
 MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared", *REPAIR)
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
 
 
 def _read_parts() -> str:
     folder = resources.files(__package__ or "").joinpath("lua")
+    moves = {name: (*OWN.get(name, ()), name) for name in MOVES}
     texts = {
         name: folder.joinpath(f"{name}.lua").read_text(encoding="utf-8")
-        for name in (*COMMON, *MOVES, "mending")
+        for name in (*COMMON, *chain.from_iterable(moves.values()))
     }
-    moves = (f"{texts['mending'] if name in REPAIR else ''}{texts[name]}" for name in MOVES)
-    return "\n".join([*(texts[name] for name in COMMON), *(f"do\n{text}end" for text in moves)])
+    blocks = (f"do -- {name}\n{''.join(texts[part] for part in parts)}end" for name, parts in moves.items())
+    return "\n".join([*(texts[name] for name in COMMON), *blocks])
 
 
 def library_name(text: str) -> str:
