@@ -22,6 +22,7 @@ from reverie.backends.redis.check import SMALL_NODE_BYTES
 from reverie.backends.redis.library import LIBRARY, library_source
 from reverie.backends.redis.permissions import NEEDED
 from reverie.errors import BackendUnavailableError
+from reverie.settings import load_settings
 from servers import valkey, valkey_server
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def test_a_user_who_may_not_tell_others() -> None:
         assert wrong(look(place, guest)) == {"replicas": "problem"}
 
 
-def test_the_least_that_a_user_must_be_allowed() -> None:
+def test_the_least_that_a_user_must_be_allowed(tmp_path: Path) -> None:
     """What the documentation names is enough for a message's whole walk."""
     assert LEAST in (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
     with server_of() as (place, server):
@@ -254,18 +255,18 @@ def test_the_least_that_a_user_must_be_allowed() -> None:
         guest = place.queue_url.replace("unix://", "unix://guest:word@")
         assert wrong(look(place, guest)) == {}
         ran: list[str] = []
-        with Scheduler(guest) as scheduler:
+        with Scheduler(guest, settings=load_settings(data_dir=tmp_path)) as scheduler:
             scheduler.handler("note")(lambda message: ran.append(message.item_id))
             scheduler.submit("note", user_id="ann", item_id="1")
             assert scheduler.wait("1", user_id="ann").status == "completed"
         assert ran == ["1"]
 
 
-def test_a_right_that_is_taken_away_later() -> None:
+def test_a_right_that_is_taken_away_later(tmp_path: Path) -> None:
     with server_of() as (place, server):
         server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "&*", "+@all")
         guest = place.queue_url.replace("unix://", "unix://guest:word@")
-        with Scheduler(guest).used() as scheduler:
+        with Scheduler(guest, settings=load_settings(data_dir=tmp_path)).used() as scheduler:
             scheduler.submit("note", user_id="ann")
             server.execute_command("ACL", "SETUSER", "guest", "-xadd")
             with pytest.raises(ForbiddenError, match="'xadd' command; `reverie redis check` says"):

@@ -240,8 +240,8 @@ async def _events(connections: Connections, keys: Keys) -> list[ServerFinding]:
             check="events",
             level="advice",
             value="not heard",
-            what=f"{connections.user} may not use {missing.what}: other processes hear of nothing",
-            remedy="allow it if you listen to events from other processes",
+            what=f"{connections.user} may not use {missing.what}: processes hear nothing of each other",
+            remedy="allow it, so that events reach other processes, and work a waiting worker at once",
             commands=(f"ACL SETUSER {connections.user} {' '.join(missing.rules)}",),
         )
     ]

@@ -32,11 +32,11 @@ __all__ = [
 NEEDED = tuple(
     line.strip()
     for line in """
-        FCALL any 0; FUNCTION LIST; FUNCTION LOAD any; GET {status}; GET {key}; SET {key} a; EXISTS {key}
-        TYPE {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1; TIME
+        FCALL any 0; FUNCTION LIST; FUNCTION LOAD any; GET {status}; GET {key}; MGET {key}; SET {key} a
+        EXISTS {key}; TYPE {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1; TIME; PUBSUB NUMSUB {channel}
         HGET {key} a; HMGET {key} a; HGETALL {key}; HKEYS {key}; HVALS {key}; HLEN {key}; HEXISTS {key} a
-        HSCAN {key} 0; HSET {key} a b; HSETNX {key} a b; HINCRBY {key} a 1; HDEL {key} a
-        BLPOP {key} 1; LLEN {key}; LRANGE {key} 0 1; LTRIM {key} 0 1; RPUSH {key} a
+        HRANDFIELD {key} 1; HSCAN {key} 0; HSET {key} a b; HSETNX {key} a b; HINCRBY {key} a 1; HDEL {key} a
+        BLPOP {key} 1; LPOP {key}; LLEN {key}; LRANGE {key} 0 1; LTRIM {key} 0 1; RPUSH {key} a
         SADD {key} a; SISMEMBER {key} a; SMEMBERS {key}; SREM {key} a
         XACK {key} a 0-1; XADD {key} * a b; XCLAIM {key} a b 0 0-1; XDEL {key} 0-1; XGROUP CREATE {key} a 0
         XGROUP SETID {key} a 0; XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
@@ -47,8 +47,8 @@ NEEDED = tuple(
     if line.strip()
 )
 """An example of each command that the queue sends, or its functions run."""
-NEEDED_BY_EVENTS = ("PUBLISH {channel} a", "SUBSCRIBE {channel}", "PUBSUB NUMSUB {channel}")
-"""What processes need to hear of each other; the queue works without it."""
+NEEDED_BY_EVENTS = ("PUBLISH {channel} a", "SUBSCRIBE {channel}")
+"""What processes need to hear of each other; the queue works without it, a little slower."""
 NEEDED_BY_REPLICATION = ("PUBLISH {channel} a", "WAIT 1 1")
 COMMAND = re.compile(r"the '([^']+)' command")
 
