@@ -35,9 +35,10 @@ def write_runs(step: Step, runs: Sequence[Run]) -> None:
         task = tasks.get(run.task_type, run.user_key)
         if task is None or task.fired_at is None or task.item_id != run.item_id:
             continue  # another run is under way by now, or none
-        task.retry_count = run.attempts
         if run.status.ended:
             _end(step, tasks, task, run)
+        else:
+            task.retry_count = run.attempts
     tasks.write()
 
 

@@ -16,7 +16,8 @@ UPDATE trigger_types SET switched = :enabled WHERE name = :name RETURNING 1
 -- and has not ended well since the task was fired last.
 SELECT (
     SELECT json_group_array(json_array(
-      task_type, user_key, user_id, device_id, agent_id, scheduled_at_epoch, coalesce(anchor_epoch, scheduled_at_epoch)
+      task_type, user_key, user_id, device_id, agent_id, scheduled_at_epoch,
+      coalesce(anchor_epoch, scheduled_at_epoch), item_id
     ))
     FROM (
       SELECT t.* FROM json_each(:types) AS given
