@@ -100,6 +100,7 @@ class Runtime:
             settings.scheduler,
             self.backend,
             register=self._register_task,
+            handles=lambda label: self.registry.get(label) is not None,
             level_of=self.registry.orchestrator.level,
             limits=self.limits,
             opened=self.open,
@@ -138,6 +139,7 @@ class Runtime:
         """Let `function` handle `label`, from now on if a worker runs."""
         self.registry.add(label, function, batch=batch, options=options, credential_of=credential_of)
         self.worker.more_room()
+        self.triggers.clock.look()
 
     def _register_task(self, label: str, function: Callable[[Message], Any], task: TaskSettings) -> None:
         """Let `function` handle the messages of a timed task."""

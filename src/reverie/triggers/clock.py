@@ -47,10 +47,22 @@ class TriggerClock(LoopService):
         self._level_of = level_of
         self._check_interval_s = check_interval_s
         self._news = asyncio.Event()
+        self._home: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """See `Service.start`."""
+        self._home = asyncio.get_running_loop()
+        await super().start()
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Service.stop`."""
+        self._home = None
+        await super().stop(grace_s)
 
     def look(self) -> None:
-        """There may be more to fire than before: a handler was registered, or other types are in force."""
-        self._news.set()
+        """There may be more to fire: a handler was registered, or other types are in force. From any thread."""
+        if self._home is not None:
+            self._home.call_soon_threadsafe(self._news.set)
 
     async def fire_due(self, types: Mapping[str, TaskSettings] | None = None) -> Due | None:
         """Fire what is due now, one portion of it; what was found. None: there is nothing to look for.

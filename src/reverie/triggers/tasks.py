@@ -47,13 +47,15 @@ class Triggers:
         backend: Backend,
         *,
         register: Register,
+        handles: Callable[[str], bool],
         level_of: Callable[[str], int],
         limits: MessageLimits,
         opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """`register` lets a function handle the messages of a type; `opened` opens the backend."""
+        """`register` lets a function handle a type, `handles` says whether one does; `opened` opens all."""
         self._backend = backend
         self._register = register
+        self._handles = handles
         self._limits = limits
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
@@ -78,7 +80,6 @@ class Triggers:
         """Let `function(user_id, device_id, agent_id)` do the work of a type, from now on."""
         self._handlers[task_type] = message_handler(task_type, function)
         self._register_one(task_type)
-        self.clock.look()
 
     def reload(self, settings: TriggerSettings) -> None:
         """Let other settings hold from now on."""
@@ -96,9 +97,9 @@ class Triggers:
 
     async def _fired_here(self) -> Mapping[str, TaskSettings]:
         """The types that this process fires: those in force that it handles."""
-        if self._handlers:
+        if any(self._handles(name) for name in self.types.names):
             await self.ready()
-        return {name: task for name in self._handlers if (task := self.types.in_force.get(name)) is not None}
+        return {name: task for name, task in self.types.in_force.items() if self._handles(name)}
 
     async def start(self) -> None:
         """Fire what is due, from now on."""
@@ -134,7 +135,7 @@ class Triggers:
         if settings is None:
             return None
         workers = await self._backend.views.workers()
-        if task_type in self._handlers or any(task_type in worker.labels for worker in workers):
+        if self._handles(task_type) or any(task_type in worker.labels for worker in workers):
             log.warning("trigger.not_pulled", task_type=task_type, reason="it has a handler")
             return None
         await self.clock.fire_due({task_type: settings})

@@ -61,6 +61,11 @@ class TaskTypes:
         return self._all.get(task_type) or self._own.get(task_type)
 
     @property
+    def names(self) -> set[str]:
+        """All types that this process has heard of."""
+        return self._own.keys() | self._all.keys()
+
+    @property
     def _own(self) -> dict[str, TaskSettings]:
         return self._defined | self._configured.tasks
 
