@@ -40,7 +40,9 @@ class Task(msgspec.Struct, array_like=True):
     last_activity: int | None = None
     touched: int = 0
     """1 if there was activity, or someone asked for a run, since its present run was fired."""
+    item_user_id: str | None = None
     item_id: str | None = None
+    """With it: the message of its run that is under way, or of the last one."""
     fired_at: int | None = None
     """Set while its run is under way."""
     ended: TaskStatus | None = None
@@ -182,6 +184,7 @@ def _times(task: Task) -> tuple[object, ...]:
         task.created_at,
         task.scheduled_at,
         task.anchor,
+        task.item_user_id,
         task.item_id,
         task.fired_at,
         task.ended,

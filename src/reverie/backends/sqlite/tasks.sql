@@ -4,8 +4,8 @@
 SELECT (
     SELECT json_group_array(json_array(
       t.task_type, t.user_key, t.user_id, t.device_id, t.agent_id, t.interval_ms, t.ttl_ms, t.created_at_epoch,
-      t.scheduled_at_epoch, t.anchor_epoch, t.last_activity_epoch, t.touched, t.item_id, t.fired_at_epoch, t.ended,
-      t.expires_at_epoch, t.retry_count, t.last_exec_epoch, t.previous_run_epoch
+      t.scheduled_at_epoch, t.anchor_epoch, t.last_activity_epoch, t.touched, t.item_user_id, t.item_id, t.fired_at_epoch,
+      t.ended, t.expires_at_epoch, t.retry_count, t.last_exec_epoch, t.previous_run_epoch
     ))
     FROM json_each(:keys) AS given CROSS JOIN trigger_tasks AS t
       ON t.task_type = given.value ->> 0 AND t.user_key = given.value ->> 1
@@ -16,14 +16,15 @@ SELECT (
 INSERT INTO trigger_tasks
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
   value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
-  value ->> 16, value ->> 17, value ->> 18
+  value ->> 16, value ->> 17, value ->> 18, value ->> 19
 FROM json_each(:tasks) WHERE true
 ON CONFLICT (task_type, user_key) DO UPDATE
 SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = excluded.agent_id,
     interval_ms = excluded.interval_ms, ttl_ms = excluded.ttl_ms, created_at_epoch = excluded.created_at_epoch,
     scheduled_at_epoch = excluded.scheduled_at_epoch, anchor_epoch = excluded.anchor_epoch,
-    last_activity_epoch = excluded.last_activity_epoch, touched = excluded.touched, item_id = excluded.item_id,
-    fired_at_epoch = excluded.fired_at_epoch, ended = excluded.ended, expires_at_epoch = excluded.expires_at_epoch,
+    last_activity_epoch = excluded.last_activity_epoch, touched = excluded.touched,
+    item_user_id = excluded.item_user_id, item_id = excluded.item_id, fired_at_epoch = excluded.fired_at_epoch,
+    ended = excluded.ended, expires_at_epoch = excluded.expires_at_epoch,
     retry_count = excluded.retry_count, last_exec_epoch = excluded.last_exec_epoch,
     previous_run_epoch = excluded.previous_run_epoch
 
@@ -34,7 +35,7 @@ INSERT INTO trigger_tasks (
   touched, retry_count
 )
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-  value ->> 10, value ->> 11, value ->> 16
+  value ->> 10, value ->> 11, value ->> 17
 FROM json_each(:tasks) WHERE true
 ON CONFLICT (task_type, user_key) DO UPDATE
 SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = excluded.agent_id,

@@ -243,7 +243,8 @@ def _fire_one(step: Step, tasks: Tasks, firing: Firing) -> bool:
         change.skipped += 1
         task.rest(now)
         return True
-    task.item_id, task.fired_at, task.previous_run = firing.message.item_id, now, now
+    task.item_user_id, task.item_id = firing.message.key
+    task.fired_at = task.previous_run = now
     task.touched, task.retry_count = 0, 0
     late = max(0, now - firing.task.scheduled_at)
     change.fired += 1

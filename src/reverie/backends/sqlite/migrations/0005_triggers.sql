@@ -40,7 +40,8 @@ CREATE TABLE trigger_tasks (
   last_activity_epoch INTEGER,
   -- whether there was activity, or someone asked for a run, since its present run was fired
   touched INTEGER NOT NULL DEFAULT 0,
-  -- its run that is under way, or the last one
+  -- the message of its run that is under way, or of the last one
+  item_user_id TEXT,
   item_id TEXT,
   -- set while its run is under way
   fired_at_epoch INTEGER,
