@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from living import wait_until
 from reverie import Scheduler, TaskScheduler
 from reverie.errors import InvalidMessageError, InvalidSettingError, UnknownTaskTypeError
 from reverie.settings import Settings
@@ -219,6 +220,30 @@ def test_users_whose_ids_look_alike_are_apart(house: House) -> None:
     assert sorted(ran) == sorted(
         [("a:b", "c", "d"), ("a", "b:c", "d"), ("global", "d", "a"), ("ü %", "d", "a")]
     )
+
+
+def test_a_running_scheduler_fires_by_itself(house: House) -> None:
+    scheduler = house.instance()
+    ran = threading.Semaphore(0)
+
+    @scheduler.trigger("digest", interval=10)
+    def digest(user_id, device_id, agent_id) -> None:
+        ran.release()
+
+    with scheduler:
+        for _ in range(3):
+            scheduler.schedule_user_task("digest", "ann")
+            house.advance(10)
+            assert ran.acquire(timeout=20)
+            wait_until(lambda: scheduler.triggers.task("digest", user_id="ann").status == "completed")
+
+        @scheduler.trigger("later", interval=5)
+        async def later(user_id, device_id, agent_id) -> None:
+            ran.release()
+
+        scheduler.schedule_user_task("later", "ann")
+        house.advance(5)
+        assert ran.acquire(timeout=20)
 
 
 # -- failure -----------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ log = get_logger(__name__)
 
 LIMIT = 500
 """Tasks that are fired in one step."""
+BREATH_S = 0.005
+"""Between two looks: activity comes in crowds, and one look is enough for all of it."""
 
 
 class TriggerClock(LoopService):
@@ -60,7 +62,7 @@ class TriggerClock(LoopService):
         await super().stop(grace_s)
 
     def look(self) -> None:
-        """There may be more to fire: a handler was registered, or other types are in force. From any thread."""
+        """There may be more to fire, for other types are in force or handled. Safe from any thread."""
         if self._home is not None:
             self._home.call_soon_threadsafe(self._news.set)
 
@@ -93,6 +95,7 @@ class TriggerClock(LoopService):
             until = latest if due.next_due is None else min(latest, due.next_due)
             waits.append(self._backend.queue.wait((TRIGGERS,), until))
         await self._until_stopped(*waits)
+        await asyncio.sleep(BREATH_S)
 
 
 def _tell_skipped(firings: list[Firing]) -> None:

@@ -246,6 +246,9 @@ class MemoryTriggers:
         most = max(late, kind.statistics.max_lateness_ms)
         kind.statistics = msgspec.structs.replace(kind.statistics, max_lateness_ms=most)
         self._submit([firing.message])
+        item = self._state.items[firing.message.key]
+        if item.status.ended:  # its message was there before: nobody else would end this run
+            self._run_ended(item)
         return True
 
     def _task_of(self, item: Item) -> Task | None:
@@ -291,6 +294,11 @@ class MemoryTriggers:
         task.scheduled_at, task.anchor, task.touched = None, None, False
         if task.fired_at is None and task.ended is None:
             del self._tasks[command.task_type, command.user_key]
+        elif task.fired_at is None:
+            task.expires_at = self._state.clock.now() + kept_ms(
+                task.activity.ttl_ms, task.activity.interval_ms
+            )
+        self._state.wakeup.notify((TRIGGERS,))  # another type may have waited for this run
         return True
 
     def _run_now(self, activity: Activity) -> bool:
