@@ -282,6 +282,14 @@ class Runtime:
             await self._supervisor.start()
         await self.ingest()
 
+    async def drain(self) -> None:
+        """Without being started: fire what is due and run all that is ready, until there is nothing."""
+        while True:
+            due = await self.triggers.clock.fire_due()
+            await self.worker.drain()
+            if due is None or not due.tasks:
+                return
+
     async def stop(self) -> None:
         """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
         supervisor, self._supervisor = self._supervisor, None

@@ -94,12 +94,7 @@ def assert_enqueued(
 
 async def _drain(scheduler: AsyncScheduler) -> None:
     await scheduler.open()
-    runtime = scheduler.runtime
-    while True:
-        due = await runtime.triggers.clock.fire_due()
-        await runtime.worker.drain()
-        if due is None or not due.tasks:
-            return
+    await scheduler.runtime.drain()
 
 
 async def _waiting(scheduler: AsyncScheduler, user_id: str) -> list[Message]:
