@@ -55,7 +55,7 @@ class Bench:
 
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""
-        others = {":labels", ":horizon", ":expiry", ":dead", ":failed", ":cancelled"}
+        others = {":labels", ":unordered", ":horizon", ":expiry", ":dead", ":failed", ":cancelled"}
         of_items = (":wake", ":history", "-status")
         return {key for key in self.key_names() - others if not key.startswith(of_items)}
 

@@ -60,7 +60,7 @@ def measure(sizes: Sizes, progress: Callable[[str], None]) -> dict[str, Any]:
         idle = ours.watch_idle_process(f"sqlite:///{folder}/idle.db")
     all_peers = measure_peers(min(sizes.messages, PEER_MESSAGES), progress)
     figures: dict[str, Any] = {
-        "durability": shipped_settings("memory://").queue.durability,
+        "durability": shipped_settings("memory://").queue.sqlite_durability,
         **medians(mine),
         **ours.percentiles(idle.latencies),
         "idle_cpu_percent": round(idle.cpu_percent, 2),
@@ -77,7 +77,7 @@ def _round_of_singles(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, 
     """One caller and 64 callers, beside raw single commits."""
     singles = min(SINGLES, sizes.messages)
     url = f"sqlite:///{folder}/ours.db"
-    durability = shipped_settings(url).queue.durability
+    durability = shipped_settings(url).queue.sqlite_durability
     with (
         closing(ours.open_scheduler(url)) as scheduler,
         closing(RawQueue(folder / "raw.db", durability, sizes.lanes)) as direct,
@@ -96,7 +96,7 @@ def _round_of_singles(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, 
 def _round_of_many(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
     """All messages in batches, then drained; the same rows beside it, raw."""
     url = f"sqlite:///{folder}/ours.db"
-    durability = shipped_settings(url).queue.durability
+    durability = shipped_settings(url).queue.sqlite_durability
     many = ours.make_messages(sizes.messages, sizes.lanes)
     with closing(RawQueue(folder / "raw.db", durability, sizes.lanes)) as direct:
 

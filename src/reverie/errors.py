@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import ClassVar
 
 __all__ = [
     "AppNotFoundError",
@@ -170,6 +171,9 @@ class QueueFullError(ReverieError):
 
 class BackendUnavailableError(ReverieError):
     """The backend did not answer; nothing is known to have been written."""
+
+    retry_after_s: ClassVar[float] = 5
+    """When it is worth trying again: what is away may be back by then."""
 
 
 class CorruptDatabaseError(BackendUnavailableError):

@@ -17,7 +17,7 @@ from reverie.scheduler import AsyncScheduler, Scheduler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.backends.moves import Submitted
+    from reverie.backends.moves import Accepted
     from reverie.message import Key, Message
 
 __all__ = ["GlobalScheduler", "mem_scheduler"]
@@ -33,12 +33,11 @@ class _LazyAsyncScheduler(AsyncScheduler):
 
     submitted: dict[Key, str]
 
-    async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
-        """See `AsyncScheduler.submit_messages`."""
+    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
         await self.start()
-        answers = await super().submit_messages(messages)
-        self.submitted.update((message.key, message.label) for message in messages if message.due is None)
-        return answers
+        accepted = await super()._submit(prepared)
+        self.submitted.update((message.key, message.label) for message in prepared if message.due is None)
+        return accepted
 
 
 class GlobalScheduler(Scheduler):

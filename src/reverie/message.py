@@ -148,6 +148,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """How often a person has sent it back after its end."""
     redis_message_id: str | None = None
     stream_key: str | None = None
+    user_key: str | None = None
+    """For whom a trigger has made it; see `backends/triggers.py`. Nobody else may set it."""
 
     def __post_init__(self) -> None:
         """Put a message without a cube into the user's own."""
@@ -232,8 +234,8 @@ def check_message(message: Message, limits: MessageLimits) -> None:
     if message.unique_window_s != 0 or message.unique_policy != "skip":
         _check_choice(message, "unique_policy", ("skip", "replace", "extend"))
         _check_window(message.unique_window_s)
-    if message.info is not None:
-        _check_info(message.info, limits)
+    if message.info is not None or message.user_key is not None:
+        _check_rare(message, limits)
 
 
 def _check_choice(message: Message, field: str, allowed: tuple[str, ...]) -> None:
@@ -241,7 +243,10 @@ def _check_choice(message: Message, field: str, allowed: tuple[str, ...]) -> Non
         raise InvalidMessageError(field, getattr(message, field), f"must be one of {', '.join(allowed)}")
 
 
-def _check_info(info: object, limits: MessageLimits) -> None:
+def _check_rare(message: Message, limits: MessageLimits) -> None:
+    if message.user_key is not None:
+        raise InvalidMessageError("user_key", message.user_key, "is for messages that triggers make")
+    info: object = message.info
     if not isinstance(info, dict):
         raise InvalidMessageError("info", info, "must be an object")
     if problem := _json_problem(info, limits.max_json_depth):

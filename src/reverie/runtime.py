@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from reverie.backends.control import CancelItems, RequeueItems
+from reverie.backends.durability import replicas_of
 from reverie.backends.interface import SubmitsHere
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
@@ -150,6 +151,13 @@ class Runtime:
     def takes_from_threads(self) -> bool:
         """Whether a thread without an event loop may submit: the backend is open and can do it."""
         return self._opened and self._takes_here is not None
+
+    def spool_messages(self, messages: Sequence[Message]) -> None:
+        """Let messages wait on disk, in their order; when this returns all of them are there."""
+        trace_id = current_trace_id.get()
+        for message in messages:
+            fields = msgspec.to_builtins(message)
+            self.spool.write(fields | {"trace_id": message.trace_id or trace_id})
 
     def submit_from_thread(self, messages: Sequence[Message]) -> Accepted:
         """Submit prepared messages from the calling thread."""
@@ -300,6 +308,9 @@ class Runtime:
         settings = self.settings.queue
         limits = settings.limits()
         scheme = urlsplit(url).scheme
+        if replicas_of(settings.durability) and scheme in {"memory", "sqlite"}:
+            reason = "only a server has replicas: use full or normal, or a queue on Redis"
+            raise InvalidSettingError("queue.durability", settings.durability, reason)
         if scheme == "memory":
             return MemoryBackend(self.clock, limits)
         if scheme == "sqlite":
@@ -314,6 +325,8 @@ class Runtime:
                 prefix=settings.redis_prefix,
                 allow_volatile=settings.allow_volatile,
                 durability_assumed=settings.durability_assumed,
+                durability=settings.durability,
+                replication_timeout_s=settings.replication_timeout_s,
             )
         raise UnknownSchemeError(url, SCHEMES)
 
@@ -323,7 +336,7 @@ class Runtime:
             queue = self.settings.queue
             self._databases[url] = Database(
                 _path(url),
-                queue.durability,
+                queue.sqlite_durability,
                 busy_timeout_s=queue.busy_timeout_s,
                 allow_network_fs=queue.allow_network_fs,
             )

@@ -9,8 +9,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-import msgspec
-
 from reverie.backends.moves import Submitted
 from reverie.backends.views import StatusQuery
 from reverie.bridge import Bridge, blocking, run_here
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
+    from reverie.backends.moves import Accepted
     from reverie.backends.views import ItemStatus
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
@@ -232,30 +231,40 @@ class AsyncScheduler(_Handlers):
         A worker or a server that uses the same data folder takes it to the queue when the backend is back.
         """
         message = self._message(label, user_id=user_id, **fields)
-        self.runtime.prepare([message])
-        try:
-            return (await self.submit_messages([message]))[0]
-        except BackendUnavailableError:
-            await self._spool(message)
-            return Submitted(message.item_id, "spooled")
+        return (await self._hand_over([message], spools=True))[0]
 
     def _message(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Message:
         made: dict[str, Any] = {**fields, "item_id": fields.get("item_id") or new_item_id()}
         made["content"] = content_text(fields.get("content", ""), self.runtime.limits)
         return Message(label=label, user_id=user_id, **made)
 
-    async def _spool(self, message: Message) -> None:
-        await asyncio.to_thread(self.runtime.spool.write, msgspec.to_builtins(message))
-
     async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
-        """Hand over messages; all are kept, or (one is refused) none."""
+        """Hand over messages; all are kept, or (one is refused) none.
+
+        With the setting `spool.submits` they wait on disk if the backend is away, as those of `capture` do.
+        """
+        return await self._hand_over(messages, spools=self.runtime.settings.spool.submits)
+
+    async def _hand_over(self, messages: Sequence[Message], *, spools: bool) -> list[Submitted]:
         prepared, at = self.runtime.prepare(messages), self.runtime.clock.now()
-        await self.open()
         failpoint("before_accept")
-        accepted = await self.runtime.backend.queue.submit(prepared)
+        try:
+            accepted = await self._submit(prepared)
+        except BackendUnavailableError:
+            if not spools:
+                raise
+            await self._spool(messages)
+            return [Submitted(message.item_id, "spooled") for message in messages]
         failpoint("after_accept")
         self.runtime.accepted(prepared, accepted.answers, at)
         return accepted.answers
+
+    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
+        await self.open()
+        return await self.runtime.backend.queue.submit(prepared)
+
+    async def _spool(self, messages: Sequence[Message]) -> None:
+        await asyncio.to_thread(self.runtime.spool_messages, messages)
 
     async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
         """The items of a user; with `task_id`, the one of that item id or those of that business task."""
@@ -351,17 +360,11 @@ class _DirectScheduler(AsyncScheduler):
         self.runtime = runtime
         self.memory = AsyncMemory(self)
 
-    async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
-        """See `AsyncScheduler.submit_messages`."""
-        prepared, at = self.runtime.prepare(messages), self.runtime.clock.now()
-        failpoint("before_accept")
-        accepted = self.runtime.submit_from_thread(prepared)
-        failpoint("after_accept")
-        self.runtime.accepted(prepared, accepted.answers, at)
-        return accepted.answers
+    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
+        return self.runtime.submit_from_thread(prepared)
 
-    async def _spool(self, message: Message) -> None:
-        self.runtime.spool.write(msgspec.to_builtins(message))
+    async def _spool(self, messages: Sequence[Message]) -> None:
+        self.runtime.spool_messages(messages)
 
 
 def _submitting(

@@ -14,10 +14,13 @@ from reverie.settings import load_settings
 from reverie.storage.sqlite import Database
 
 from .disk import Disk
+from .two_servers import follow, quick_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from servers import Valkey
 
 
 @dataclass
@@ -69,6 +72,19 @@ def disk() -> Iterator[Disk]:
     yield disk
     disk.works()
     disk.unregister()
+
+
+@pytest.fixture
+def primary(unused_tcp_port_factory: Callable[[], int]) -> Iterator[Valkey]:
+    with quick_server(unused_tcp_port_factory()) as server:
+        yield server
+
+
+@pytest.fixture
+def replica(unused_tcp_port_factory: Callable[[], int], primary: Valkey) -> Iterator[Valkey]:
+    with quick_server(unused_tcp_port_factory()) as server:
+        follow(server, primary)
+        yield server
 
 
 @pytest.fixture

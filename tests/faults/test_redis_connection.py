@@ -46,6 +46,7 @@ async def dependencies(client: httpx.AsyncClient) -> dict[str, str]:
     answer = await client.get("/ready")
     wrong = {one["name"]: one["why"] for one in answer.json()["dependencies"] if not one["ok"]}
     assert answer.status_code == (503 if wrong else 200)
+    assert answer.headers.get("retry-after") == ("5" if wrong else None)
     return wrong
 
 
@@ -93,7 +94,7 @@ async def test_who_gives_up_waiting_takes_nothing_from_others(server: Valkey) ->
     connections.open()
     with server.client() as client:
         for _ in range(2):
-            wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30"))
+            wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30", late=[].append))
             await until(lambda: client.info("clients")["blocked_clients"] == 1)
             server.suspend()
             wait.cancel()
@@ -104,7 +105,7 @@ async def test_who_gives_up_waiting_takes_nothing_from_others(server: Valkey) ->
                 await wait
             assert client.info("clients")["blocked_clients"] == 0
         assert client.rpush("tokens", "1") == 1
-        assert await connections.block(30, "BLPOP", "tokens", "30") == [b"tokens", b"1"]
+        assert await connections.block(30, "BLPOP", "tokens", "30", late=[].append) == [b"tokens", b"1"]
         assert client.info("clients")["connected_clients"] == 3  # each wait went over the same connection
     await connections.close()
 
@@ -115,14 +116,14 @@ async def test_a_wait_that_is_given_up_before_the_server_knows_of_it(server: Val
     await connections.call("PING")
     with server.client() as client:
         for turns in range(40):
-            wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30"))
+            wait = asyncio.create_task(connections.block(30, "BLPOP", "tokens", "30", late=[].append))
             await passes(turns)
             wait.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await wait
         await until(lambda: client.info("clients")["blocked_clients"] == 0)
         client.rpush("tokens", "1")
-        assert await connections.block(30, "BLPOP", "tokens", "30") == [b"tokens", b"1"]
+        assert await connections.block(30, "BLPOP", "tokens", "30", late=[].append) == [b"tokens", b"1"]
     await connections.close()
 
 
@@ -140,6 +141,7 @@ async def test_a_server_that_is_killed_and_comes_back(server: Valkey, case: Redi
         answer = await client.post("/product/scheduler/submit", json={"messages": [message]})
         assert (answer.status_code, answer.json()["data"]) == (503, None)
         assert f"{server.url} did not answer" in answer.json()["message"]
+        assert answer.headers["retry-after"] == "5"
         async with asyncio.timeout(5):  # it was refused, and nobody waits for more
             with pytest.raises(BackendUnavailableError, match="did not answer"):
                 await case.submit("refused")

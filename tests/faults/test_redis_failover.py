@@ -10,15 +10,16 @@ import pytest
 from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as NoConnectionError
 
-from living import until, wait_until
+from living import until
 from proxy import proxy
 from reverie.errors import BackendUnavailableError
 from servers import Valkey, valkey_server
 
 from .redis_case import redis_case
+from .two_servers import follow, promote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from .redis_case import RedisCase
@@ -26,38 +27,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("brief_pauses")
 
 
-@pytest.fixture
-def primary(unused_tcp_port_factory: Callable[[], int]) -> Iterator[Valkey]:
-    with valkey_server(unused_tcp_port_factory(), appendfsync="always", **QUICK) as server:
-        yield server
-
-
-@pytest.fixture
-def replica(unused_tcp_port_factory: Callable[[], int], primary: Valkey) -> Iterator[Valkey]:
-    with valkey_server(unused_tcp_port_factory(), appendfsync="always", **QUICK) as server:
-        follow(server, primary)
-        yield server
-
-
-QUICK = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
-
-
-def follow(server: Valkey, primary: Valkey) -> None:
-    with server.client() as client:
-        client.replicaof("127.0.0.1", primary.port)
-        wait_until(lambda: client.info("replication")["master_link_status"] == "up")
-
-
 def replicate(server: Valkey) -> None:
     """Wait until its replica has confirmed all it was told."""
     with server.client() as client:
         client.set("last", "1")  # what comes before this was confirmed with it
         assert client.wait(1, 10_000) == 1
-
-
-def promote(server: Valkey) -> None:
-    with server.client() as client:
-        client.replicaof("NO", "ONE")
 
 
 async def refusal(case: RedisCase) -> str:

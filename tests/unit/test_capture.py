@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from reverie import AsyncScheduler, Message, Scheduler
+from reverie.api.app import create_app
 from reverie.backends.moves import Presence
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool import Spool
@@ -21,6 +23,7 @@ from reverie.errors import (
     SpoolFullError,
 )
 from reverie.settings import load_settings
+from servers import valkey_server
 from spooling import NOTE, damaged, ingester_of, waiting
 
 
@@ -219,6 +222,58 @@ def test_spools_while_the_server_is_away(redis_url: str, tmp_path: Path, away_ur
         for answer in answers:
             assert scheduler.wait(answer.item_id, user_id="ann").status == "completed"
     assert ran == [answer.item_id for answer in answers]
+
+
+@pytest.mark.parametrize("face", ["submit", "threads", "http"])
+async def test_submits_are_spooled_too_if_they_may_be(tmp_path: Path, face: str) -> None:
+    with valkey_server() as server:
+        settings = load_settings(
+            data_dir=tmp_path,
+            queue={"url": server.url},
+            memory={"url": f"sqlite:///{tmp_path / 'memory.db'}"},
+            spool={"submits": True, "look_s": 0.05},
+        )
+        messages = [Message(label="note", user_id="ann", item_id=str(n), content="tea") for n in range(3)]
+        ran: list[str] = []
+        more = asyncio.Semaphore(0)
+        scheduler = AsyncScheduler(settings=settings)
+
+        @scheduler.handler("note")
+        async def note(message: Message) -> None:
+            ran.append(message.item_id)
+            more.release()
+
+        async with asyncio.timeout(60), scheduler:
+            if face == "threads":
+                given = Scheduler(settings=settings)
+                await asyncio.to_thread(given.open)
+            server.kill()
+            if face == "submit":
+                answers = [answer.status for answer in await scheduler.submit_messages(messages)]
+            elif face == "threads":
+                receipts = await asyncio.to_thread(given.submit_messages, messages)
+                answers = [answer.status for answer in receipts]
+                await asyncio.to_thread(given.close)
+            else:
+                answers = await _post(scheduler, messages)
+            assert answers == ["spooled"] * 3
+            server.start()
+            for _ in messages:
+                await more.acquire()
+            for message in messages:
+                assert (await scheduler.wait(message.item_id, user_id="ann")).status == "completed"
+        assert ran == ["0", "1", "2"]
+        assert waiting(settings.spool_dir) == []
+
+
+async def _post(scheduler: AsyncScheduler, messages: list[Message]) -> list[str]:
+    body = [
+        {"label": one.label, "user_id": "ann", "item_id": one.item_id, "content": "tea"} for one in messages
+    ]
+    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        answer = await client.post("/product/scheduler/submit", json={"messages": body})
+    return [one["status"] for one in answer.json()["data"]]
 
 
 def test_nothing_works(tmp_path: Path, away_url: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import shlex
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +14,16 @@ import pytest
 from redis import Redis
 
 from commands import run
+from living import wait_until
 from places import Place
-from reverie.backends.redis import RedisBackend
+from reverie import Scheduler
+from reverie.backends.redis import ForbiddenError, RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import SMALL_NODE_BYTES
 from reverie.backends.redis.library import LIBRARY, library_source
+from reverie.backends.redis.permissions import NEEDED
 from reverie.errors import BackendUnavailableError
-from servers import valkey
+from reverie.settings import load_settings
+from servers import valkey, valkey_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +32,12 @@ if TYPE_CHECKING:
 
 FIT = {"stream-node-max-bytes": str(SMALL_NODE_BYTES), "maxmemory": "1gb"}
 """With what the servers of these tests have anyway: nothing to say about it."""
+
+LEAST = (
+    "~scheduler:messages:stream:v2.0* ~memos:* &scheduler:messages:stream:v2.0* +@read +@write +@transaction "
+    "+@pubsub +fcall +function|list +function|load +info +config|get +time +wait +client|id +client|unblock"
+)
+"""As docs/redis.md has it."""
 
 
 @contextmanager
@@ -53,6 +65,20 @@ def types(server: Redis, finding: dict[str, Any]) -> None:
     assert finding["commands"]
     for command in finding["commands"]:
         server.execute_command(*shlex.split(command))
+
+
+def durability_of(url: str, **options: Any) -> str:
+    """What a process that starts has; it may be refused."""
+
+    async def open_and_close() -> str:
+        backend = RedisBackend(url, **options)
+        try:
+            await backend.open()
+            return backend.capabilities.durability
+        finally:
+            await backend.close()
+
+    return asyncio.run(open_and_close())
 
 
 def test_a_server_that_is_fit() -> None:
@@ -92,6 +118,48 @@ def test_what_it_says_to_type_helps(config: dict[str, str], check: str, level: s
         assert wrong(look(place)) == {}
 
 
+@pytest.mark.parametrize("durability", ["always", "full"])
+def test_a_server_that_syncs_later_than_is_asked_for(durability: str) -> None:
+    with server_of() as (place, server):
+        place.extra["REVERIE_QUEUE__DURABILITY"] = durability
+        found = look(place)
+        assert wrong(found) == {"appendfsync": "problem"}
+        with pytest.raises(UnsafeServerError) as refused:
+            durability_of(place.queue_url, durability=durability)
+        assert str(refused.value) == (
+            f"{place.queue_url}: appendfsync is 'everysec': queue.durability = {durability} asks for always: "
+            "a crash of the server may lose the last two seconds; set it to always, or set queue.durability "
+            "to everysec: in redis-cli `CONFIG SET appendfsync always`, `CONFIG REWRITE`"
+        )
+        types(server, found["appendfsync"])
+        assert wrong(look(place)) == {}
+        assert durability_of(place.queue_url, durability=durability) == "always"
+
+
+@pytest.mark.parametrize("durability", ["everysec", "normal"])
+def test_a_server_that_is_better_than_what_is_asked_for(durability: str) -> None:
+    for fsync in ("everysec", "always"):
+        with server_of(appendfsync=fsync) as (place, _):
+            place.extra["REVERIE_QUEUE__DURABILITY"] = durability
+            assert wrong(look(place)) == {}
+
+
+def test_replicas_that_must_confirm(unused_tcp_port: int) -> None:
+    quick = {"repl-diskless-sync-delay": "0"}
+    with valkey_server(unused_tcp_port, **FIT, **quick) as primary, server_of() as (_, other):
+        place = Place("redis", Path(), primary.url, "memory://")
+        place.extra["REVERIE_QUEUE__DURABILITY"] = "replicated(1)"
+        found = look(place)
+        assert wrong(found) == {"replicas": "problem"}
+        assert "REPLICAOF" in found["replicas"]["remedy"]
+        other.execute_command("REPLICAOF", "127.0.0.1", unused_tcp_port)
+        with primary.client() as client:
+            wait_until(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
+        found = look(place)
+        assert wrong(found) == {}
+        assert found["replicas"]["what"].startswith("durability is replicated(1): ")
+
+
 def test_a_server_that_is_nearly_full() -> None:
     with server_of() as (place, server):
         server.setrange("ballast", 50_000_000, "x")
@@ -124,9 +192,106 @@ def test_commands_that_an_access_list_forbids(denied: str, check: str) -> None:
         assert wrong(look(place, guest)) == {}
 
 
+def test_the_examples_are_all_that_the_functions_run() -> None:
+    texts = re.findall(
+        r"p?call\('([A-Z]+)'(?:, '(CREATE|SETID|GROUPS)')?|\bsend\('([A-Z]+)'", library_source()
+    )
+    run_there = {" ".join(filter(None, one)) for one in texts}
+    known = {" ".join(example.split()[:size]) for example in NEEDED for size in (1, 2)}
+    assert run_there <= known
+    assert "XADD" in run_there
+
+
+@pytest.mark.parametrize(
+    ("rules", "missing"),
+    [
+        ("~* &* +@all -xadd -xack", "+xack +xadd"),
+        ("~* &* +@all -fcall", "+fcall"),
+        ("~* &* +@all -function|load", "+function|load"),
+        ("~* &* +@all -xgroup|setid", "+xgroup|setid"),
+        ("~* &* +@all -@blocking +xreadgroup", "+blpop"),
+        ("~other* &* +@all", "~memos* ~scheduler:messages:stream:v2.0*"),
+        ("~scheduler:messages:stream:v2.0* &* +@all", "~memos* ~scheduler:messages:stream:v2.0*"),
+    ],
+)
+def test_what_a_user_may_not_do(rules: str, missing: str) -> None:
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", *rules.split())
+        guest = place.queue_url.replace("unix://", "unix://guest:word@")
+        found = look(place, guest)
+        assert wrong(found) == {"user": "problem"}
+        assert found["user"]["commands"] == [f"ACL SETUSER guest {missing}"]
+        with pytest.raises(ForbiddenError) as refused:
+            durability_of(guest)
+        assert str(refused.value).startswith(
+            f"{place.queue_url} does not allow its user guest what the queue"
+        )
+        assert str(refused.value).endswith(f"allow it: in redis-cli `ACL SETUSER guest {missing}`")
+        assert server.dbsize() == 0
+        types(server, found["user"])
+        assert wrong(look(place, guest)) == {}
+        assert durability_of(guest) == "everysec"
+
+
+def test_a_user_who_may_not_tell_others() -> None:
+    """The queue works, and what it says to type lets events be heard. Replicas cannot be asked without it."""
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "+@all")
+        guest = place.queue_url.replace("unix://", "unix://guest:word@")
+        found = look(place, guest)
+        assert wrong(found) == {"events": "advice"}
+        assert durability_of(guest) == "everysec"
+        place.extra["REVERIE_QUEUE__DURABILITY"] = "replicated(1)"
+        assert wrong(look(place, guest)) == {"events": "advice", "user": "problem", "replicas": "problem"}
+        types(server, found["events"])
+        assert wrong(look(place, guest)) == {"replicas": "problem"}
+
+
+def test_the_least_that_a_user_must_be_allowed(tmp_path: Path) -> None:
+    """What the documentation names is enough for a message's whole walk."""
+    assert LEAST in (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", *LEAST.split())
+        guest = place.queue_url.replace("unix://", "unix://guest:word@")
+        assert wrong(look(place, guest)) == {}
+        ran: list[str] = []
+        with Scheduler(guest, settings=load_settings(data_dir=tmp_path)) as scheduler:
+            scheduler.handler("note")(lambda message: ran.append(message.item_id))
+            scheduler.submit("note", user_id="ann", item_id="1")
+            assert scheduler.wait("1", user_id="ann").status == "completed"
+        assert ran == ["1"]
+
+
+def test_a_right_that_is_taken_away_later(tmp_path: Path) -> None:
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "&*", "+@all")
+        guest = place.queue_url.replace("unix://", "unix://guest:word@")
+        with Scheduler(guest, settings=load_settings(data_dir=tmp_path)).used() as scheduler:
+            scheduler.submit("note", user_id="ann")
+            server.execute_command("ACL", "SETUSER", "guest", "-xadd")
+            with pytest.raises(ForbiddenError, match="'xadd' command; `reverie redis check` says"):
+                scheduler.submit("note", user_id="ann")
+            server.execute_command("ACL", "SETUSER", "guest", "+xadd", "-fcall")
+            with pytest.raises(ForbiddenError, match="'fcall' command"):
+                scheduler.submit("note", user_id="ann")
+
+
+def test_a_user_without_transactions() -> None:
+    """What it may do cannot be seen, and nothing is tried: it works, or is told when something is refused."""
+    with server_of() as (place, server):
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "&*", "+@all", "-multi")
+        guest = place.queue_url.replace("unix://", "unix://guest:word@")
+        found = look(place, guest)
+        assert wrong(found) == {"user": "advice"}
+        assert server.dbsize() == 0
+        assert durability_of(guest) == "everysec"
+        types(server, found["user"])
+        assert wrong(look(place, guest)) == {}
+
+
 def test_a_trusted_server_whose_settings_cannot_be_seen() -> None:
     with server_of() as (place, server):
-        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "+@all", "-config")
+        server.execute_command("ACL", "SETUSER", "guest", "on", ">word", "~*", "&*", "+@all", "-config")
         place.extra["REVERIE_QUEUE__DURABILITY_ASSUMED"] = "true"
         found = look(place, place.queue_url.replace("unix://", "unix://guest:word@"))
         assert wrong(found) == {"CONFIG": "advice"}

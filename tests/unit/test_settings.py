@@ -321,7 +321,16 @@ def test_a_bad_server_is_refused(name: str, text: str, said: str, monkeypatch: p
         ("worker: {lease_s: .nan}", "reverie.yaml:1: worker.lease_s = nan: must be a number, greater than 0"),
         (
             "queue: {durability: some}",
-            "reverie.yaml:1: queue.durability = 'some': must be one of full, normal",
+            "reverie.yaml:1: queue.durability = 'some': must be one of full, normal, always, everysec",
+        ),
+        (
+            "queue: {durability: replicated(0)}",
+            "reverie.yaml:1: queue.durability = 'replicated(0)': must be one of full, normal",
+        ),
+        ("queue: {durability: 1}", "reverie.yaml:1: queue.durability = 1: must be text or null"),
+        (
+            "queue: {replication_timeout_s: 21}",
+            "reverie.yaml:1: queue.replication_timeout_s = 21: must be a number, greater than 0, at most 20",
         ),
         (
             "queue: {allow_volatile: si}",

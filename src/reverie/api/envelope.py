@@ -55,7 +55,7 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(ReverieError)
     async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
         refusal = answer(None, str(error), status_of(error))
-        if isinstance(error, QueueFullError):
+        if isinstance(error, QueueFullError | BackendUnavailableError):
             refusal.headers["retry-after"] = str(math.ceil(error.retry_after_s))
         return refusal
 

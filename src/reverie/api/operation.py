@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Response
 
 from reverie.api.readiness import check_dependencies
+from reverie.errors import BackendUnavailableError
 from reverie.observe.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def operation_routes(scheduler: AsyncScheduler, *, with_worker: bool) -> APIRout
         """Whether this process can do its work, and which thing it depends on is missing."""
         dependencies = await check_dependencies(scheduler.runtime, with_worker=with_worker)
         is_ready = all(dependency.ok for dependency in dependencies)
-        return _json({"ready": is_ready, "dependencies": dependencies}, 200 if is_ready else 503)
+        state = _json({"ready": is_ready, "dependencies": dependencies}, 200 if is_ready else 503)
+        if not is_ready:
+            state.headers["retry-after"] = f"{BackendUnavailableError.retry_after_s:g}"
+        return state
 
     @routes.get("/alerts")
     async def alerts() -> Response:

@@ -13,7 +13,7 @@ from reverie.backends.lane_keys import DEFAULT_PREFIX
 from reverie.backends.shared import DEFAULT_RULES, LEASE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.moves import (
@@ -27,10 +27,29 @@ if TYPE_CHECKING:
         Settlement,
     )
     from reverie.backends.shared import Grant, Rules, Signal
+    from reverie.backends.triggers import (
+        Activity,
+        Definition,
+        Due,
+        Firing,
+        KnownType,
+        TaskCommand,
+        TaskState,
+        TypeStatistics,
+    )
     from reverie.backends.views import Attempt, LabelState, LaneState, Page, QueueHealth, StatusQuery
     from reverie.message import Key, Message
 
-__all__ = ["Backend", "Broadcast", "Capabilities", "Queue", "QueueViews", "SharedState", "SubmitsHere"]
+__all__ = [
+    "Backend",
+    "Broadcast",
+    "Capabilities",
+    "Queue",
+    "QueueViews",
+    "SharedState",
+    "SubmitsHere",
+    "TriggerStore",
+]
 
 
 class Queue(Protocol):
@@ -59,6 +78,8 @@ class Queue(Protocol):
         of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
         A message that was lost comes alone. Nothing comes of a paused label, nor of a tenant that has as
         much in progress as it may. Free slots are shared among the levels; see `reverie.backends.shares`.
+        A worker's next request takes the place of one that stands, and answers also what was claimed for that
+        and not answered yet; one without wants does only this.
         """
         ...
 
@@ -103,8 +124,12 @@ class Queue(Protocol):
         """
         ...
 
-    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+    async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """Return when there may be work for one of `labels`, or time to call `advance`, or at `until`.
+
+        If the last request for work stands, whoever submits may claim for it in the same step: then that is
+        the answer, and the request stands no more. Most queues leave it to the next claim. A wait that is
+        cancelled after that still answers, instead of ending as cancelled.
 
         The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason.
         `until` is in epoch milliseconds of the queue's own clock.
@@ -195,6 +220,61 @@ class SharedState(Protocol):
 
     async def open_breakers(self) -> dict[str, int]:
         """The keys whose breaker is not closed, and from when on a probe may try; a thousand at most."""
+        ...
+
+
+class TriggerStore(Protocol):
+    """Rules that turn time or activity into messages: what is known of them, and of their tasks.
+
+    Each call is one atomic step over its whole batch, and any number of instances may make it at once. What
+    the values mean stands in `backends/triggers.py`. The end of a run is written by the queue itself, in the
+    step that ends its message.
+    """
+
+    async def put(self, definitions: Sequence[Definition], *, whole: bool = False) -> list[KnownType]:
+        """Bring task types into force, and answer those that are, of the same names and in their order.
+
+        The higher version wins, and forgets what a person has switched. With `whole`, the definitions have
+        one version and are all there is: types of lower versions that are not among them are disabled, and
+        answered too.
+        """
+        ...
+
+    async def types(self) -> list[KnownType]:
+        """All task types that are known, by name."""
+        ...
+
+    async def touch(self, activities: Sequence[Activity]) -> list[bool]:
+        """Note activity; for each, whether that has scheduled a run. Unknown and disabled types: False."""
+        ...
+
+    async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
+        """At most `limit` tasks of these types that are due and not running, those due longest first.
+
+        With each type come those that it depends on: its task is not due as long as one of them is
+        scheduled or runs for the same user key and has not ended well since the task was fired last.
+        """
+        ...
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        """Submit the messages of due tasks and move their due times; False for those who came too late.
+
+        The messages are kept whatever the limits say.
+        """
+        ...
+
+    async def tasks(
+        self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
+    ) -> list[TaskState]:
+        """The tasks of a type, or the one of a user key; by user key, those after `after`."""
+        ...
+
+    async def statistics(self) -> list[TypeStatistics]:
+        """What has become of the runs of each type, by name."""
+        ...
+
+    async def control(self, command: TaskCommand) -> bool:
+        """Do what a person asks for; False if there is no such thing, or nothing to do."""
         ...
 
 

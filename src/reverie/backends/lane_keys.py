@@ -18,13 +18,17 @@ __all__ = ["DEFAULT_PREFIX", "decode_id", "encode_id", "lane_key"]
 
 DEFAULT_PREFIX = "scheduler:messages:stream:v2.0"
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")
+_is_plain = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
+
+
+def encode_id(value: str) -> str:
+    """Write an id so that it can be one part of a key."""
+    return value if _is_plain(value) else _encode(value)
 
 
 @lru_cache(maxsize=8192)
-def encode_id(value: str) -> str:
-    """Write an id so that it can be one part of a key."""
-    return value if _PLAIN.fullmatch(value) else quote(value, safe="@").replace("~", "%7E")
+def _encode(value: str) -> str:
+    return quote(value, safe="@").replace("~", "%7E")
 
 
 def decode_id(text: str) -> str:

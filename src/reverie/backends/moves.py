@@ -137,6 +137,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Free slots in all; None: only the wants count."""
     levels: dict[int, LevelRoom] = {}
     """With `slots`: how they are shared among the levels."""
+    stands: bool = False
+    """Whether it stands while the worker waits, if there is nothing now: see `Queue.wait`."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field, field_validator
 
+from reverie.backends.durability import WORDS, is_durability
 from reverie.backends.moves import QueueLimits, ScopeLimits
 from reverie.configuration.section import Section
 
@@ -26,8 +27,17 @@ class QueueSettings(Section):
         default=False,
         description="whether messages wait on Redis, where the redis_* settings say; url wins over it",
     )
-    durability: Literal["full", "normal"] = Field(
-        "full", description="SQLite: full survives a power cut, normal the death of the process"
+    durability: str | None = Field(
+        None,
+        description="SQLite: full survives a power cut, normal the death of the process. Redis: everysec may "
+        "lose two seconds with its server, always nothing, replicated(n) has n replicas confirm each submit; "
+        "default: full, on Redis everysec",
+    )
+    replication_timeout_s: float = Field(
+        3,
+        gt=0,
+        le=20,  # an answer of the server is waited for no longer than 30
+        description="Redis: seconds in which the replicas must confirm, with replicated(n)",
     )
     busy_timeout_s: float = Field(
         10,
@@ -86,6 +96,18 @@ class QueueSettings(Section):
         min_length=1,
         description="Redis: what the keys of the queue begin with; queues with different ones are apart",
     )
+
+    @field_validator("durability")
+    @classmethod
+    def _check_durability(cls, durability: str | None) -> str | None:
+        if durability is not None and not is_durability(durability):
+            raise ValueError(f"must be one of {WORDS}")
+        return durability
+
+    @property
+    def sqlite_durability(self) -> Literal["full", "normal"]:
+        """What is asked of an SQLite file, also of memories beside a queue on Redis."""
+        return "normal" if self.durability == "normal" else "full"
 
     @field_validator("redis_host")
     @classmethod

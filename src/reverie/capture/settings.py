@@ -19,6 +19,11 @@ class SpoolSettings(Section):
         description="folder of captured messages that wait; default: spool in the data folder, or beside "
         "the file of queue.url",
     )
+    submits: bool = Field(
+        default=False,
+        description="whether submit and add, also over HTTP, write to the spool while the backend is away, "
+        "as capture always does, instead of being refused",
+    )
     max_files: int = Field(
         100_000, ge=1, description="files that may wait; about so many, then a capture is refused"
     )

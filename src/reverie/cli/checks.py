@@ -205,8 +205,10 @@ def _redis(patient: Patient) -> list[Finding]:
         found = asyncio.run(
             examine_server(
                 patient.url,
+                prefix=queue.redis_prefix,
                 allow_volatile=queue.allow_volatile,
                 durability_assumed=queue.durability_assumed,
+                durability=queue.durability,
             )
         )
     except ReverieError:
@@ -217,9 +219,7 @@ def _redis(patient: Patient) -> list[Finding]:
             check=one.check,
             level=levels[one.level],
             what=f"{one.check} {one.value}: {one.what}",
-            remedy=": in redis-cli ".join(
-                filter(None, [one.remedy, ", ".join(f"`{command}`" for command in one.commands)])
-            ),
+            remedy=one.advice,
         )
         for one in found
     ]

@@ -77,8 +77,10 @@ def check(url: Server = None, json: Json = False) -> None:
         findings = asyncio.run(
             examine_server(
                 settings.queue_url,
+                prefix=queue.redis_prefix,
                 allow_volatile=queue.allow_volatile,
                 durability_assumed=queue.durability_assumed,
+                durability=queue.durability,
             )
         )
         if json:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from reverie.errors import ReverieError
 from reverie.failpoints import failpoint
+from reverie.logs import get_logger
 from reverie.service import LoopService
 
 if TYPE_CHECKING:
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from reverie.dispatch.pauses import Pauses
 
 __all__ = ["Producer"]
+
+log = get_logger(__name__)
 
 
 class Producer(LoopService):
@@ -40,6 +46,21 @@ class Producer(LoopService):
         self._take = take
         self._pauses = pauses
         self._room = asyncio.Event()
+        self._last: ClaimRequest | None = None
+        self._waiting: asyncio.Task[None] | None = None
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Service.stop`. What was claimed for a request that stood runs like the rest."""
+        await super().stop(grace_s)
+        last, self._last = self._last, None
+        if last is None:
+            return
+        if self._waiting is not None:
+            await asyncio.wait({self._waiting})
+        try:
+            self._hand_over(await self._queue.claim(msgspec.structs.replace(last, wants={}, stands=False)))
+        except ReverieError as error:
+            log.info("producer.left_without_notice", error=str(error))
 
     def room(self) -> None:
         """There is more room than before."""
@@ -48,15 +69,24 @@ class Producer(LoopService):
     async def _turn(self) -> None:
         self._room.clear()
         pause_ends = self._pauses.next_end()  # known before, lest one ends while the queue is asked
-        request = self._request()
-        if request.wants and (claims := await self._queue.claim(request)):
-            failpoint("after_claim")
-            self._take(claims)
+        request = self._last = msgspec.structs.replace(self._request(), stands=True)
+        if request.wants and self._hand_over(await self._queue.claim(request)):
             await asyncio.sleep(0.001)  # what was taken begins first; to claim more would delay it
             return
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:
-            waits.append(self._queue.wait(tuple(request.wants), None))
+            waits.append(self._wait_for_work(tuple(request.wants)))
         if pause_ends is not None:
             waits.append(self._pauses.wait(pause_ends))
         await self._until_stopped(*waits)
+
+    async def _wait_for_work(self, labels: Sequence[str]) -> None:
+        self._waiting = asyncio.current_task()
+        self._hand_over(await self._queue.wait(labels, None))
+
+    def _hand_over(self, claims: Sequence[Claim]) -> bool:
+        """Give the worker what was claimed; whether that is anything."""
+        if claims:
+            failpoint("after_claim")
+            self._take(claims)
+        return bool(claims)

@@ -13,6 +13,7 @@ from reverie.backends.memory.broadcast import MemoryBroadcast
 from reverie.backends.memory.queue import MemoryQueue
 from reverie.backends.memory.shared import MemorySharedState
 from reverie.backends.memory.state import State
+from reverie.backends.memory.triggers import MemoryTriggers
 from reverie.backends.memory.views import MemoryViews
 from reverie.backends.moves import QueueLimits
 
@@ -32,6 +33,7 @@ class MemoryBackend:
         state = State(clock, limits or QueueLimits())
         self.queue = MemoryQueue(state)
         self.views = MemoryViews(state)
+        self.triggers = MemoryTriggers(state, self.queue.submit_anyway)
         self.shared = MemorySharedState(clock)
         self.broadcast = MemoryBroadcast()
 

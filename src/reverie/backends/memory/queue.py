@@ -68,6 +68,11 @@ class MemoryQueue:
             self._state.finish()
             return Accepted(answers=answers, claims=self._claim(claim) if claim else [])
 
+    def submit_anyway(self, messages: Sequence[Message]) -> None:
+        """Keep messages whatever the limits say. Who calls this holds the lock."""
+        self._insert(messages)
+        self._state.finish()
+
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         with self._state.lock:
@@ -161,9 +166,10 @@ class MemoryQueue:
             more=limit in (len(overdue), len(due), len(rested), len(lost), len(expired)),
         )
 
-    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+    async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""
         await self._state.wakeup.wait(labels, until)
+        return []
 
     def _control(self, command: Command) -> ControlResult:
         if isinstance(command, CancelItems):
@@ -399,6 +405,7 @@ class MemoryQueue:
             state.end(item, END_OF[move], settlement.error)
         else:
             item.status, item.error = Status.WAITING, settlement.error
+            state.on_retry(item)
             if delay and not lane.ordered:
                 item.place, item.due = None, self._clock.now() + delay
                 state.wakeup.expect(item.due)

@@ -15,7 +15,7 @@ from reverie.backends.views import MOST_KEPT, Attempt
 from reverie.backends.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from reverie.backends.moves import Presence, QueueLimits
     from reverie.clock import Clock
@@ -110,6 +110,10 @@ class State:
         self.ever: Counter[tuple[str, Status]] = Counter()
         """How many of each label have ended so since the queue exists."""
         self.last_completed_at: int | None = None
+        self.on_end: Callable[[Item], None] = lambda _: None
+        """Hears of every message that ends, in the same step."""
+        self.on_retry: Callable[[Item], None] = lambda _: None
+        """Hears of every message that waits again after a run."""
         self.seqs = count(1)
         self._places = count(1)
 
@@ -231,6 +235,7 @@ class State:
         for scope in self.scopes(item.message.lane):
             scope.depth -= 1
         self.just_ended.append(item)
+        self.on_end(item)
 
     def finish(self) -> None:
         """End a move: let those go on that depended on what has ended, or fail with it; round by round."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reverie.backends.durability import replicas_of
 from reverie.backends.interface import Capabilities
 from reverie.backends.moves import QueueLimits
 from reverie.errors import MissingExtraError
@@ -22,13 +23,21 @@ except ImportError as error:
     raise MissingExtraError("redis") from error
 
 from reverie.backends.redis.broadcast import RedisBroadcast
-from reverie.backends.redis.check import ServerFinding, UnsafeServerError, check_server, examine
+from reverie.backends.redis.check import (
+    ServerFinding,
+    UnsafeServerError,
+    check_permissions,
+    check_server,
+    examine,
+)
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
 from reverie.backends.redis.library import KeysVersionError, Library
+from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
+from reverie.backends.redis.replication import NotReplicatedError, Replication
 from reverie.backends.redis.shared import RedisSharedState
 from reverie.backends.redis.views import RedisViews
 
@@ -36,7 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 __all__ = [
+    "ForbiddenError",
     "KeysVersionError",
+    "NotReplicatedError",
     "RedisBackend",
     "Repaired",
     "ServerFinding",
@@ -57,20 +68,32 @@ class RedisBackend:
         prefix: str = DEFAULT_PREFIX,
         allow_volatile: bool = False,
         durability_assumed: bool = False,
+        durability: str | None = None,
+        replication_timeout_s: float = 3,
     ) -> None:
         """Wait on the server at `url`: `redis://`, `rediss://` or `unix://`.
 
         `allow_volatile` accepts a server that may forget or evict messages; `durability_assumed` one that
-        does not say whether it would.
+        does not say whether it would. `durability` is what the server must have at least: `everysec` or
+        `always`; with `replicated(n)` a submit is answered when n replicas have confirmed it, in time.
         """
-        keys = Keys(prefix)
+        keys = self._keys = Keys(prefix)
         self._connections = Connections(url)
         self._library = Library(self._connections, keys)
         self._allow_volatile = allow_volatile
         self._durability_assumed = durability_assumed
+        self._durability = durability
         self._direct = DirectConnections(url, self._connections)
         direct = Library(self._direct, keys)
-        self.queue = RedisQueue(self._connections, self._library, direct, keys, limits or QueueLimits())
+        replicas = replicas_of(durability)
+        replication = (
+            Replication(self._connections.place, keys.replicated, replicas, replication_timeout_s)
+            if replicas
+            else None
+        )
+        self.queue = RedisQueue(
+            self._connections, self._library, direct, keys, limits or QueueLimits(), replication=replication
+        )
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
         self.broadcast = RedisBroadcast(self._connections, keys)
@@ -85,7 +108,9 @@ class RedisBackend:
                 self._connections,
                 allow_volatile=self._allow_volatile,
                 durability_assumed=self._durability_assumed,
+                durability=self._durability,
             )
+            await check_permissions(self._connections, self._keys, durability=self._durability)
             await self._library.ensure()
             await self.broadcast.open()
         except BaseException:
@@ -95,18 +120,28 @@ class RedisBackend:
 
     async def close(self) -> None:
         """See `Backend.close`."""
+        await self.queue.close()
         await self.broadcast.close()
         self._direct.close()
         await self._connections.close()
 
 
 async def examine_server(
-    url: str, *, allow_volatile: bool = False, durability_assumed: bool = False
+    url: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    allow_volatile: bool = False,
+    durability_assumed: bool = False,
+    durability: str | None = None,
 ) -> list[ServerFinding]:
     """Say how the server at `url` is: see `check.examine`."""
     async with _connected(url) as connections:
         return await examine(
-            connections, allow_volatile=allow_volatile, durability_assumed=durability_assumed
+            connections,
+            allow_volatile=allow_volatile,
+            durability_assumed=durability_assumed,
+            durability=durability,
+            keys=Keys(prefix),
         )
 
 

@@ -6,20 +6,37 @@ not keep what it accepts.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
+from reverie.backends.durability import replicas_of, survives_power_cuts
 from reverie.backends.redis.library import LIBRARY
+from reverie.backends.redis.permissions import (
+    NEEDED,
+    NEEDED_BY_EVENTS,
+    NEEDED_BY_REPLICATION,
+    ForbiddenError,
+    find_missing,
+)
 from reverie.errors import BackendUnavailableError, ReverieError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reverie.backends.redis.connection import Connections
+    from reverie.backends.redis.keys import Keys
 
-__all__ = ["SMALL_NODE_BYTES", "ServerFinding", "UnsafeServerError", "check_server", "examine"]
+__all__ = [
+    "SMALL_NODE_BYTES",
+    "ServerFinding",
+    "UnsafeServerError",
+    "check_permissions",
+    "check_server",
+    "examine",
+]
 
 OLDEST = (7, 0)
 """The oldest Redis that has all we use: functions."""
@@ -57,6 +74,12 @@ class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     """The same as commands that can be typed into `redis-cli` or `valkey-cli`."""
 
+    @property
+    def advice(self) -> str:
+        """What to do and what to type, as one sentence."""
+        typed = ", ".join(f"`{command}`" for command in self.commands)
+        return ": in redis-cli ".join(filter(None, [self.remedy, typed]))
+
 
 class _Server(NamedTuple):
     """What a server says of itself."""
@@ -81,42 +104,81 @@ class _Server(NamedTuple):
 
 
 async def check_server(
-    connections: Connections, *, allow_volatile: bool = False, durability_assumed: bool = False
-) -> Durability:
-    """Refuse a server that is too old, forgets or evicts, or is a replica; answer the durability it has."""
+    connections: Connections,
+    *,
+    allow_volatile: bool = False,
+    durability_assumed: bool = False,
+    durability: str | None = None,
+) -> str:
+    """Refuse a server that is too old, does not keep what it accepts as it should, or is a replica.
+
+    Answers the durability that holds.
+    """
     server = await _ask(connections, libraries=False)
     role = _role(server)
     if role.level == "problem":
         await connections.call("EXISTS", "anything")  # one that has lost its primary says so
         raise BackendUnavailableError(f"{connections.place} is a {role.value}: {role.remedy}")
-    findings = (_version(server), *_promises(server, volatile=allow_volatile, assumed=durability_assumed))
-    for one in findings:
+    asked = _Asked(durability, volatile=allow_volatile, assumed=durability_assumed)
+    for one in (_version(server), *_promises(server, asked)):
         if one.level == "problem":
-            raise UnsafeServerError(connections.place, one.check, one.value, f"{one.what}; {one.remedy}")
-    return server.durability
+            raise UnsafeServerError(connections.place, one.check, one.value, f"{one.what}; {one.advice}")
+    for one in _replicas(server, asked):
+        if one.level == "problem":
+            raise BackendUnavailableError(
+                f"{connections.place} has {_many_replicas(one.value)}: {one.what}; {one.advice}"
+            )
+    return durability if durability and asked.replicas else server.durability
+
+
+async def check_permissions(connections: Connections, keys: Keys, *, durability: str | None = None) -> None:
+    """Refuse a server that does not allow what the queue needs."""
+    one = await _permissions(connections, keys, _Asked(durability, volatile=False, assumed=False))
+    if one.level == "problem":
+        raise ForbiddenError(connections.place, connections.user, one.what, one.advice)
 
 
 async def examine(
-    connections: Connections, *, allow_volatile: bool = False, durability_assumed: bool = False
+    connections: Connections,
+    *,
+    allow_volatile: bool = False,
+    durability_assumed: bool = False,
+    durability: str | None = None,
+    keys: Keys,
 ) -> list[ServerFinding]:
     """Say how a server is; problems are what a process would be refused for, or could not work with."""
     server = await _ask(connections, libraries=True)
+    asked = _Asked(durability, volatile=allow_volatile, assumed=durability_assumed)
     return [
         _version(server),
         _role(server),
-        *_promises(server, volatile=allow_volatile, assumed=durability_assumed),
+        *_replicas(server, asked),
+        *_promises(server, asked),
         *_memory(server),
         *_nodes(server),
         _functions(server),
+        await _permissions(connections, keys, asked),
+        *await _events(connections, keys),
     ]
+
+
+class _Asked:
+    """What the settings ask of a server, and what they put up with."""
+
+    def __init__(self, durability: str | None, *, volatile: bool, assumed: bool) -> None:
+        self.durability, self.volatile, self.assumed = durability, volatile, assumed
+        self.replicas = replicas_of(durability)
+        self.always = survives_power_cuts(durability)
 
 
 async def _ask(connections: Connections, *, libraries: bool) -> _Server:
     try:
         text: bytes = await connections.call("INFO")
-    except ResponseError as error:
+    except (ResponseError, ForbiddenError) as error:
         remedy = "it cannot be told what server this is; allow the command INFO"
-        raise UnsafeServerError(connections.place, "INFO", str(error), remedy) from error
+        if isinstance(error, ForbiddenError):
+            remedy += f": in redis-cli `ACL SETUSER {connections.user} +info`"
+        raise UnsafeServerError(connections.place, "INFO", _refusal(error), remedy) from error
     info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     config: dict[str, str] = {}
     forbidden = ""
@@ -124,7 +186,7 @@ async def _ask(connections: Connections, *, libraries: bool) -> _Server:
         flat: list[bytes] = await connections.call("CONFIG", "GET", *SETTINGS)
         names = (part.decode() for part in flat)
         config = dict(zip(names, names, strict=True))
-    except ResponseError as error:
+    except (ResponseError, ForbiddenError) as error:
         forbidden = _refusal(error)
     known = await _libraries(connections) if libraries else []
     return _Server(info, config, forbidden, known, connections.user)
@@ -133,14 +195,56 @@ async def _ask(connections: Connections, *, libraries: bool) -> _Server:
 async def _libraries(connections: Connections) -> list[str] | str:
     try:
         rows: list[list[bytes]] = await connections.call("FUNCTION", "LIST", "LIBRARYNAME", "reverie_v*")
-    except ResponseError as error:
+    except (ResponseError, ForbiddenError) as error:
         return _refusal(error)
     return sorted(row[row.index(b"library_name") + 1].decode() for row in rows)
 
 
-def _refusal(error: ResponseError) -> str:
-    """What the server said; the driver leaves out the word by which an access list is known."""
-    return f"NOPERM {error}" if isinstance(error, NoPermissionError) else str(error)
+def _refusal(error: ResponseError | ForbiddenError) -> str:
+    """What the server said."""
+    return error.refusal if isinstance(error, ForbiddenError) else str(error)
+
+
+async def _permissions(connections: Connections, keys: Keys, asked: _Asked) -> ServerFinding:
+    user = connections.user
+    examples = (*NEEDED, *(NEEDED_BY_REPLICATION if asked.replicas else ()))
+    missing = await find_missing(connections, keys, examples)
+    if missing is None:
+        return ServerFinding(
+            check="user",
+            level="advice",
+            value=user,
+            what="whether it may do all that is needed cannot be seen",
+            remedy="allow transactions, or look again when something is refused",
+            commands=(f"ACL SETUSER {user} +multi +discard",),
+        )
+    if not missing.rules:
+        return ServerFinding(check="user", level="ok", value=user, what="it may do all that is needed")
+    return ServerFinding(
+        check="user",
+        level="problem",
+        value=user,
+        what=f"it may not use {missing.what}",
+        remedy="allow it",
+        commands=(f"ACL SETUSER {user} {' '.join(missing.rules)}",),
+    )
+
+
+async def _events(connections: Connections, keys: Keys) -> list[ServerFinding]:
+    """Something only if events do not get from one process to another."""
+    missing = await find_missing(connections, keys, NEEDED_BY_EVENTS)
+    if missing is None or not missing.rules:
+        return []
+    return [
+        ServerFinding(
+            check="events",
+            level="advice",
+            value="not heard",
+            what=f"{connections.user} may not use {missing.what}: processes hear nothing of each other",
+            remedy="allow it, so that events reach other processes, and work a waiting worker at once",
+            commands=(f"ACL SETUSER {connections.user} {' '.join(missing.rules)}",),
+        )
+    ]
 
 
 def _version(server: _Server) -> ServerFinding:
@@ -173,16 +277,44 @@ def _role(server: _Server) -> ServerFinding:
         check="role",
         level="ok",
         value="primary",
-        what=f"it takes writes, and has {replicas} replica{'' if replicas == '1' else 's'}",
+        what=f"it takes writes, and has {_many_replicas(replicas)}",
     )
 
 
-def _promises(server: _Server, *, volatile: bool, assumed: bool) -> Iterator[ServerFinding]:
+def _many_replicas(number: str) -> str:
+    return f"{number} replica{'' if number == '1' else 's'}"
+
+
+def _replicas(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
+    """Whether those are there that must confirm each submit, if it is asked for."""
+    if not asked.replicas:
+        return
+    states = (text for name, text in server.info.items() if re.fullmatch("slave[0-9]+", name))
+    online = sum("state=online" in text.split(",") for text in states)
+    yield (
+        ServerFinding(
+            check="replicas",
+            level="ok",
+            value=str(online),
+            what=f"durability is {asked.durability}: a submit is answered when {asked.replicas} confirmed it",
+        )
+        if online >= asked.replicas
+        else ServerFinding(
+            check="replicas",
+            level="problem",
+            value=str(online),
+            what=f"queue.durability = {asked.durability} asks for {asked.replicas} to confirm each submit",
+            remedy="let more servers follow this one (type `REPLICAOF host port` there), or ask for less",
+        )
+    )
+
+
+def _promises(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
     """Whether it keeps what it accepts; what the settings put up with is only advice."""
-    level: Level = "advice" if volatile else "problem"
-    or_else = "" if volatile else ", or set queue.allow_volatile to accept the loss"
+    level: Level = "advice" if asked.volatile else "problem"
+    or_else = "" if asked.volatile else ", or set queue.allow_volatile to accept the loss"
     if server.forbidden:
-        yield _unseen(server, assumed=assumed)
+        yield _unseen(server, assumed=asked.assumed)
         return
     policy = server.config.get("maxmemory-policy", "unknown")
     yield (
@@ -197,7 +329,22 @@ def _promises(server: _Server, *, volatile: bool, assumed: bool) -> Iterator[Ser
             commands=("CONFIG SET maxmemory-policy noeviction", KEEP),
         )
     )
-    yield _persistence(server, level, or_else)
+    if asked.always and server.durability == "everysec":
+        yield _too_late(asked, level)
+    else:
+        yield _persistence(server, level, or_else)
+
+
+def _too_late(asked: _Asked, level: Level) -> ServerFinding:
+    return ServerFinding(
+        check="appendfsync",
+        level=level,
+        value="everysec",
+        what=f"queue.durability = {asked.durability} asks for always: a crash of the server may lose the "
+        "last two seconds",
+        remedy="set it to always, or set queue.durability to everysec",
+        commands=("CONFIG SET appendfsync always", KEEP),
+    )
 
 
 def _unseen(server: _Server, *, assumed: bool) -> ServerFinding:

@@ -22,12 +22,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from reverie.backends.redis.permissions import ForbiddenError, refusal_of
 from reverie.errors import BackendUnavailableError, ClosedError, InvalidSettingError, ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
     from redis.asyncio.connection import AbstractConnection
+
+    Command = tuple[str | bytes, ...]
 
 __all__ = ["ANSWER_TIMEOUT_S", "CONNECT_TIMEOUT_S", "POOL_SIZE", "Connections", "leads_elsewhere"]
 
@@ -67,8 +70,15 @@ class _Pools:
 
     moves: BlockingConnectionPool
     waits: ConnectionPool
+    confirmed: BlockingConnectionPool
+    """For moves that replicas must confirm: those that wait for them do not hold up the others."""
     keeper: AsyncGenerator[None, None] = field(init=False)
     """Closes them when it is closed itself."""
+
+    @property
+    def all(self) -> tuple[ConnectionPool, ...]:
+        """Every kind."""
+        return self.moves, self.waits, self.confirmed
 
 
 class Connections:
@@ -125,15 +135,27 @@ class Connections:
     async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
         """Send one command and read its answer; `sent` is called in between."""
         pools = await self._here()
-        return await self._exchange(pools, pools.moves, command, ANSWER_TIMEOUT_S, sent)
+        return (await self._exchange(pools, pools.moves, [command], ANSWER_TIMEOUT_S, sent=sent))[0]
 
-    async def block(self, seconds: float, *command: str | bytes) -> Any:
+    async def call_all(self, *commands: Command) -> list[Any]:
+        """Send commands together, the last of which waits for replicas, and read their answers."""
+        pools = await self._here()
+        return await self._exchange(pools, pools.confirmed, commands, ANSWER_TIMEOUT_S)
+
+    async def try_all(self, *commands: Command) -> list[Any]:
+        """Send commands together and read their answers, of which each may be an error."""
+        pools = await self._here()
+        return await self._exchange(pools, pools.moves, commands, ANSWER_TIMEOUT_S, read=_read_or_error)
+
+    async def block(self, seconds: float, *command: str | bytes, late: Callable[[Any], None]) -> Any:
         """Send a command that the server answers within `seconds`, over a connection of its own.
 
-        When this is cancelled, the server has ceased to wait: what comes later goes to others.
+        When this is cancelled, the server has ceased to wait: what comes later goes to others, and `late` is
+        given what it has answered by then. It is not called if nobody knows.
         """
         pools = await self._here()
-        return await self._exchange(pools, pools.waits, command, seconds + ANSWER_TIMEOUT_S)
+        seconds += ANSWER_TIMEOUT_S
+        return (await self._exchange(pools, pools.waits, [command], seconds, late=late))[0]
 
     async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
         """What comes over a channel, from the first step on, over a connection of its own."""
@@ -169,32 +191,38 @@ class Connections:
         self,
         pools: _Pools,
         pool: ConnectionPool,
-        command: tuple[str | bytes, ...],
+        commands: Sequence[Command],
         seconds: float,
+        *,
         sent: Callable[[], None] | None = None,
-    ) -> Any:
+        late: Callable[[Any], None] | None = None,
+        read: Callable[[AbstractConnection, float], Awaitable[Any]] | None = None,
+    ) -> list[Any]:
         cancelled_before = _cancellations()
         with self.named_errors():
             connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
             try:
-                await _send(connection, command)
+                await _send(connection, commands)
                 _heed_cancellation(cancelled_before)
                 if sent is not None:
                     sent()
-                return await _read_answer(connection, seconds)
+                return [await (read or _read_answer)(connection, seconds) for _ in commands]
             except ResponseError as error:
-                if leads_elsewhere(error) and pool in {pools.moves, pools.waits}:
+                if len(commands) > 1:  # the other answers are still on their way
+                    await connection.disconnect(nowait=True)
+                if leads_elsewhere(error) and pool in pools.all:
                     await self._connect_anew(pools)
                 raise
             except BaseException as error:
-                if not isinstance(error, asyncio.CancelledError) or not await self._let_go(connection):
+                given_up = late if isinstance(error, asyncio.CancelledError) else None
+                if given_up is None or not await self._let_go(connection, given_up):
                     # The answer may still be on its way: nobody else must read it as theirs.
                     await connection.disconnect(nowait=True)
                 raise
             finally:
                 await pool.release(connection)
 
-    async def _let_go(self, connection: AbstractConnection) -> bool:
+    async def _let_go(self, connection: AbstractConnection, late: Callable[[Any], None]) -> bool:
         """Have the server end a wait; whether the connection has its answer, and can be used again."""
         client_id = self._client_ids.get(connection)
         if client_id is None:
@@ -204,7 +232,7 @@ class Connections:
                 while True:
                     await self.call("CLIENT", "UNBLOCK", str(client_id))
                     with contextlib.suppress(RedisTimeoutError):  # it may not have begun to wait
-                        await _read_answer(connection, ASK_AGAIN_S)
+                        late(await _read_answer(connection, ASK_AGAIN_S))
                         return True
         return False
 
@@ -222,13 +250,13 @@ class Connections:
 
     async def _connect_anew(self, pools: _Pools) -> None:
         """Leave the server that the connections lead to, each as soon as nobody uses it."""
-        old = (pools.moves, pools.waits)
-        pools.moves, pools.waits = self._new_pools()
+        old = pools.all
+        pools.moves, pools.waits, pools.confirmed = self._new_pools()
         for pool in old:
             await pool.update_active_connections_for_reconnect()  # type: ignore[no-untyped-call]
             await pool.disconnect(inuse_connections=False)
 
-    def _new_pools(self) -> tuple[BlockingConnectionPool, ConnectionPool]:
+    def _new_pools(self) -> tuple[BlockingConnectionPool, ConnectionPool, BlockingConnectionPool]:
         options: dict[str, Any] = {
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -236,12 +264,15 @@ class Connections:
             # A repeated claim would claim twice: whoever called decides what to do about a lost answer.
             "retry": Retry(NoBackoff(), 0),
         }
-        moves = BlockingConnectionPool.from_url(
-            self._url, max_connections=POOL_SIZE, timeout=ANSWER_TIMEOUT_S, **options
+        moves, confirmed = (
+            BlockingConnectionPool.from_url(
+                self._url, max_connections=POOL_SIZE, timeout=ANSWER_TIMEOUT_S, **options
+            )
+            for _ in range(2)
         )
         options["redis_connect_func"] = self._greet
         waits = ConnectionPool.from_url(self._url, max_connections=1_000_000, **options)
-        return moves, waits
+        return moves, waits, confirmed
 
     async def _greet(self, connection: AbstractConnection) -> None:
         """Begin a connection for waits. Where the server does not tell its id, a wait given up closes it."""
@@ -257,7 +288,7 @@ class Connections:
             yield
         finally:
             self._pools.pop(loop, None)
-            for pool in (pools.moves, pools.waits):
+            for pool in pools.all:
                 await pool.disconnect()
 
     @contextlib.contextmanager
@@ -266,6 +297,9 @@ class Connections:
         try:
             yield
         except (RedisError, OSError) as error:
+            if refusal := refusal_of(error):
+                advice = "`reverie redis check` says what to type there"
+                raise ForbiddenError(self.place, self.user, refusal, advice) from error
             if meaning := NOT_NOW.get(_first_word(error)):
                 told = f"{self.place} cannot be used now: {meaning} ({_first_word(error)})"
                 raise BackendUnavailableError(told) from error
@@ -274,15 +308,16 @@ class Connections:
             raise
 
 
-async def _send(connection: AbstractConnection, command: tuple[str | bytes, ...]) -> None:
-    """Send a command. If the connection was cut while nobody used it, nothing has left: it is made anew."""
+async def _send(connection: AbstractConnection, commands: Sequence[Command]) -> None:
+    """Send commands. If the connection was cut while nobody used it, nothing has left: it is made anew."""
+    packed = connection.pack_commands(commands)
     try:
-        await connection.send_command(*command)
+        await connection.send_packed_command(packed)
     except RedisConnectionError as error:
         if not isinstance(error.__cause__, ConnectionResetError):
             raise
         await connection.disconnect(nowait=True)
-        await connection.send_command(*command)
+        await connection.send_packed_command(packed)
 
 
 async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
@@ -295,6 +330,13 @@ async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
             return await connection.read_response(timeout=math.inf, disconnect_on_error=False)
     except TimeoutError:
         raise RedisTimeoutError(f"nothing came within {seconds:g} s") from None
+
+
+async def _read_or_error(connection: AbstractConnection, seconds: float) -> Any:
+    try:
+        return await _read_answer(connection, seconds)
+    except ResponseError as error:
+        return error
 
 
 def leads_elsewhere(error: ResponseError) -> bool:

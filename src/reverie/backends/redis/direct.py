@@ -21,9 +21,9 @@ from reverie.backends.redis.connection import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from reverie.backends.redis.connection import Connections
+    from reverie.backends.redis.connection import Command, Connections
 
 __all__ = ["DirectConnections"]
 
@@ -45,16 +45,25 @@ class DirectConnections:
 
     async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
         """See `Connections.call`. It blocks its thread, and never waits for an event loop."""
+        return self._exchange([command], sent)[0]
+
+    async def call_all(self, *commands: Command) -> list[Any]:
+        """See `Connections.call_all`."""
+        return self._exchange(commands)
+
+    def _exchange(self, commands: Sequence[Command], sent: Callable[[], None] | None = None) -> list[Any]:
         self._connections.check_open()
         pool = self._here()
         with self._connections.named_errors():
             connection = pool.get_connection()  # type: ignore[no-untyped-call]
             try:
-                connection.send_command(*command)
+                connection.send_packed_command(connection.pack_commands(commands))
                 if sent is not None:
                     sent()
-                return connection.read_response()
+                return [connection.read_response() for _ in commands]
             except ResponseError as error:
+                if len(commands) > 1:  # the other answers are still on their way
+                    connection.disconnect()
                 if leads_elsewhere(error):
                     self.close()
                 raise

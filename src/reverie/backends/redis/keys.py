@@ -7,6 +7,7 @@
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
 | `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
 | `{prefix}:labels` | hash: how much each label has, and all together (see `lua/scopes.lua`) |
+| `{prefix}:unordered` | set: labels of which lanes were served without order |
 | `{prefix}:parked` | hash: labels of the lanes that wait until their tenant has fewer in progress |
 | `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
 | `{prefix}:leases` | sorted set: when the lease of each message that is claimed runs out |
@@ -24,9 +25,12 @@
 | `{prefix}:workers`, `{prefix}:alive` | hash: what workers handle; sorted set: until when they are alive |
 | `{prefix}:horizon` | the next moment `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
+| `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: what idle workers ask for; list: what they got |
+| `{prefix}:worker:{worker}` | no key but a channel: who listens to it is there |
 | `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
 | `{prefix}:opened` | which of those have an open breaker, and until when |
 | `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
+| `{prefix}:replicated` | no key but a channel that nobody hears (see `replication.py`) |
 | `{prefix}:version` | what version these keys have (see `library.py`) |
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
@@ -87,6 +91,19 @@ class Keys:
     def news(self, database: int) -> str:
         """The channel on which processes tell each other something; channels know no databases."""
         return f"{self.prefix}:news:{database}"
+
+    def hand(self, worker: str) -> str:
+        """The list in which a worker that waits is given work."""
+        return f"{self.prefix}:hand:{encode_id(worker)}"
+
+    def worker(self, worker: str) -> str:
+        """The channel that a worker listens to as long as it is there."""
+        return f"{self.prefix}:worker:{encode_id(worker)}"
+
+    @property
+    def replicated(self) -> str:
+        """The channel of what is published only to be replicated."""
+        return f"{self.prefix}:replicated"
 
     @property
     def wake_clock(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import ResponseError
@@ -17,9 +18,11 @@ from redis.exceptions import ResponseError
 from reverie.errors import ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from reverie.backends.redis.connection import Command
     from reverie.backends.redis.keys import Keys
+    from reverie.backends.redis.replication import Replication
 
 __all__ = ["LIBRARY", "KeysVersionError", "Library", "library_name", "library_source"]
 
@@ -36,23 +39,25 @@ COMMON = (
     "ends",
     "limits",
     "submit",
-    "shares",
 )
 """What the moves have in common; each part may use those before it."""
 REPAIR = ("repair", "reindex", "recount")
-"""The steps of a repair; each begins with the text of `mending.lua`."""
+"""The steps of a repair."""
+OWN = {"claim": ("shares", "offers"), **dict.fromkeys(REPAIR, ("mending",))}
+"""Parts that only these moves need."""
 MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared", *REPAIR)
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
 
 
 def _read_parts() -> str:
     folder = resources.files(__package__ or "").joinpath("lua")
+    moves = {name: (*OWN.get(name, ()), name) for name in MOVES}
     texts = {
         name: folder.joinpath(f"{name}.lua").read_text(encoding="utf-8")
-        for name in (*COMMON, *MOVES, "mending")
+        for name in (*COMMON, *chain.from_iterable(moves.values()))
     }
-    moves = (f"{texts['mending'] if name in REPAIR else ''}{texts[name]}" for name in MOVES)
-    return "\n".join([*(texts[name] for name in COMMON), *(f"do\n{text}end" for text in moves)])
+    blocks = (f"do -- {name}\n{''.join(texts[part] for part in parts)}end" for name, parts in moves.items())
+    return "\n".join([*(texts[name] for name in COMMON), *blocks])
 
 
 def library_name(text: str) -> str:
@@ -98,6 +103,10 @@ class Caller(Protocol):
         """Send one command and read its answer; `sent` is called in between."""
         ...
 
+    async def call_all(self, *commands: Command) -> list[Any]:
+        """Send commands together, the last of which waits for replicas, and read their answers."""
+        ...
+
 
 class Library:
     """Calls the functions of one queue, and loads them where they are missing."""
@@ -114,21 +123,29 @@ class Library:
 
     async def call(self, function: str, request: bytes, sent: Callable[[], None] | None = None) -> Any:
         """Call one function; a server that was restarted without its functions gets them again."""
-        command = (
-            "FCALL",
-            f"{LIBRARY}_{function}",
-            "0",
-            self._keys.prefix,
-            self._keys.status_prefix,
-            request,
-        )
+        command = self._command(function, request)
+        return await self._with_functions(lambda: self._connections.call(*command, sent=sent))
+
+    async def call_replicated(
+        self, function: str, request: bytes, replication: Replication
+    ) -> tuple[Any, int]:
+        """Call one function; its answer, and how many replicas have confirmed what it did."""
+        commands = (self._command(function, request), *replication.commands)
+        answer, _, confirmed = await self._with_functions(lambda: self._connections.call_all(*commands))
+        return answer, confirmed
+
+    def _command(self, function: str, request: bytes) -> Command:
+        name = f"{LIBRARY}_{function}"
+        return ("FCALL", name, "0", self._keys.prefix, self._keys.status_prefix, request)
+
+    async def _with_functions(self, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            return await self._connections.call(*command, sent=sent)
+            return await call()
         except ResponseError as error:
             if "function not found" not in str(error).lower():
                 raise
         await self.ensure()
-        return await self._connections.call(*command, sent=sent)
+        return await call()
 
     async def _check_version(self) -> None:
         """See that the keys are of our version; a queue that is new begins with ours."""

@@ -15,6 +15,7 @@ from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
 from reverie.backends.moves import Accepted, Advance, Lost, Move, Renewal, Settled, Submitted
 from reverie.backends.redis import wire
+from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
 from reverie.bridge import run_here
 from reverie.errors import ReverieError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from reverie.backends.redis.connection import Connections
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
+    from reverie.backends.redis.replication import Replication
     from reverie.message import Message
 
 __all__ = ["RedisQueue"]
@@ -58,19 +60,30 @@ class RedisQueue:
     """See `reverie.backends.interface.Queue`."""
 
     def __init__(
-        self, connections: Connections, library: Library, direct: Library, keys: Keys, limits: QueueLimits
+        self,
+        connections: Connections,
+        library: Library,
+        direct: Library,
+        keys: Keys,
+        limits: QueueLimits,
+        *,
+        replication: Replication | None = None,
     ) -> None:
-        """`direct` calls the same functions on the calling thread."""
+        """`direct` calls the same functions on the calling thread; `replication` is waited for by submits."""
         self._connections = connections
         self._library = library
         self._direct = direct
         self._keys = keys
         self._limits = limits
         self._limits_row = wire.limits_row(limits)
+        self._replication = replication
         self._server_time: tuple[int, float] | None = None
         """The queue's clock and our monotonic one, at the last answer."""
         self._passed: frozenset[str] = frozenset()
         """Labels of the last claim that have work for which the worker had no room."""
+        self._standing: tuple[str, tuple[str, ...]] | None = None
+        """The worker whose last request stands, and its labels."""
+        self._attendance = Attendance(connections, keys)
 
     async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
         """See `Queue.submit`."""
@@ -84,13 +97,18 @@ class RedisQueue:
         self, library: Library, messages: Sequence[Message], claim: ClaimRequest | None
     ) -> Accepted:
         claim_id = secrets.token_hex(16)
-        request = {
-            "messages": [wire.message_row(message, self._keys) for message in messages],
-            "claim": wire.claim_request(claim, claim_id) if claim else None,
-        }
-        reply = await self._call("submit", request, wire.SubmitReply, library=library)
+        request = wire.submit_request(messages, self._keys)
+        request["claim"] = wire.claim_request(claim, claim_id) if claim else None
+        encoded, replication = self._encoded(request), self._replication
+        if replication is None:
+            answer, confirmed = await library.call("submit", encoded), 0
+        else:
+            answer, confirmed = await library.call_replicated("submit", encoded, replication)
+        reply = self._decoded(answer, wire.SubmitReply)
         if reply.refusal is not None:
             wire.raise_refusal(reply.refusal, self._limits, messages, reply.now)
+        if replication is not None:
+            replication.check(confirmed)
         others = dict(reply.others)
         answers = [
             Submitted(others.get(index, message.item_id), word)
@@ -101,8 +119,16 @@ class RedisQueue:
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         claim_id = secrets.token_hex(16)
+        if request.stands:
+            self._attendance.begin(request.worker)
+        self._standing = None
         reply = await self._call("claim", {"claim": wire.claim_request(request, claim_id)}, wire.ClaimReply)
-        return self._claims(request, claim_id, reply)
+        claims = self._claims(request, claim_id, reply)
+        if reply.hand is not None:
+            claims += wire.claims_of(reply.hand.served, reply.hand.claim_id, reply.hand.lease_until)
+        elif request.stands and not claims:
+            self._standing = (request.worker, tuple(request.wants))
+        return claims
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
@@ -169,7 +195,7 @@ class RedisQueue:
             more=limit in reply.counts,
         )
 
-    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+    async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`.
 
         A token is taken from one of the lists by whoever waits first; the functions leave a new one as
@@ -181,14 +207,27 @@ class RedisQueue:
         if until is not None:
             seconds = min(seconds, (until - await self._now()) / 1000)
         if seconds <= 0:
-            return
+            return []
         tokens = self._keys.wake(heard) if heard or not labels else [self._keys.wake_clock]
+        hand = None
+        if self._standing is not None and self._standing[1] == tuple(labels):
+            hand = self._keys.hand(self._standing[0])
+            tokens.insert(0, hand)
+        answers: list[list[bytes] | None] = []
+        command = ("BLPOP", *tokens, f"{max(seconds, 0.001):.3f}")
         try:
-            await self._connections.block(seconds, "BLPOP", *tokens, f"{max(seconds, 0.001):.3f}")
+            answers.append(await self._connections.block(seconds, *command, late=answers.append))
         except asyncio.CancelledError:
-            if heard or not labels:
+            if claims := _claims_in(answers, hand):
+                return claims  # nobody else will be given them
+            if (heard or not labels) and answers != [None]:
                 await self._nudge(heard)
             raise
+        return _claims_in(answers, hand)
+
+    async def close(self) -> None:
+        """Let go of what is kept open for requests that stand."""
+        await self._attendance.close()
 
     def _claims(
         self, request: ClaimRequest, claim_id: str, reply: wire.ClaimReply | wire.SubmitReply
@@ -218,10 +257,22 @@ class RedisQueue:
         request: dict[str, Any],
         reply: type[R],
         sent: Callable[[], None] | None = None,
-        library: Library | None = None,
     ) -> R:
-        encoded = _encode(request | {"limits": self._limits_row})
-        answer = await (library or self._library).call(function, encoded, sent)
+        return self._decoded(await self._library.call(function, self._encoded(request), sent), reply)
+
+    def _encoded(self, request: dict[str, Any]) -> bytes:
+        return _encode(request | {"limits": self._limits_row})
+
+    def _decoded(self, answer: bytes, reply: type[R]) -> R:
         decoded = msgspec.msgpack.decode(answer, type=reply)
         self._server_time = (decoded.now, time.monotonic())
         return decoded
+
+
+def _claims_in(answers: Sequence[list[bytes] | None], hand: str | None) -> list[Claim]:
+    """What was claimed for the request that stood, if a wait has brought it."""
+    for answer in answers:
+        if answer is not None and answer[0].decode() == hand:
+            given = msgspec.msgpack.decode(answer[1], type=wire.Hand)
+            return wire.claims_of(given.served, given.claim_id, given.lease_until)
+    return []

@@ -28,6 +28,7 @@ __all__ = [
     "ClaimReply",
     "ControlReply",
     "DeadReply",
+    "Hand",
     "HealthReply",
     "HistoryReply",
     "LabelsReply",
@@ -53,6 +54,7 @@ __all__ = [
     "read_body",
     "read_message",
     "settlement_row",
+    "submit_request",
 ]
 
 _Row = tuple[Any, ...]
@@ -99,12 +101,22 @@ class TimeReply(_Reply, frozen=True):
     """The answer of a function that has nothing else to say."""
 
 
+class Hand(_Reply, frozen=True):
+    """What a submit has claimed for a request that stood."""
+
+    served: list[ServedLane]
+    claim_id: str
+    lease_until: int
+
+
 class ClaimReply(_Reply, frozen=True):
     """The answer to a claim."""
 
     served: list[ServedLane]
     passed: list[int]
     """Which wants, counted from 0, got nothing although there is work: the worker has no room for it."""
+    hand: Hand | None = None
+    """What was claimed for an earlier request and nobody has read."""
 
 
 class SubmitReply(_Reply, frozen=True):
@@ -238,6 +250,19 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
+def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
+    """Messages, and what the functions can make use of if it holds for all of them.
+
+    `plain`: none is due later or has a rule; `label`: they have the same.
+    """
+    labels = {message.label for message in messages}
+    return {
+        "messages": [message_row(message, keys) for message in messages],
+        "plain": all(message.due is None and _is_plain(message) for message in messages),
+        "label": encode_id(labels.pop()) if len(labels) == 1 else None,
+    }
+
+
 def message_row(message: Message, keys: Keys) -> _Row:
     """A message as the server needs it: the body it only keeps, and beside it what it must know.
 
@@ -361,6 +386,7 @@ def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
         "worker": request.worker,
         "claim_id": claim_id,
         "lease_ms": request.lease_ms,
+        "stands": request.stands,
         "slots": request.slots,
         "levels": [(level, room.share, room.most) for level, room in request.levels.items()],
         "wants": [

@@ -129,14 +129,14 @@ class SqliteQueue:
         self._wakeup.set_horizon(done.next_due)
         return done
 
-    async def wait(self, labels: Sequence[str], until: int | None) -> None:
+    async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""
         self._peers.listen(self._hear)
-        if tuple(labels) == (CANCELLED,):  # should that news be lost, the next renewal brings it
-            await self._wakeup.wait(labels, until)
-            return
-        look_again = self._clock.now() + LOOK_AGAIN_MS
-        await self._wakeup.wait(labels, look_again if until is None else min(until, look_again))
+        if tuple(labels) != (CANCELLED,):  # should that news be lost, the next renewal brings it
+            look_again = self._clock.now() + LOOK_AGAIN_MS
+            until = look_again if until is None else min(until, look_again)
+        await self._wakeup.wait(labels, until)
+        return []
 
     def close(self) -> None:
         """Stop listening to other processes."""

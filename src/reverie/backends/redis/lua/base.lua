@@ -11,29 +11,34 @@ local TOKENS = 4 -- the most wake-up tokens that one list holds, if not all who 
 local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
 local MARGIN_MS = 60000 -- what ends by its value on the queue's clock: its key goes a little later
 
--- The server's clock, unless a test has stopped it: `{prefix}:clock` then holds the time.
+-- The server's clock, unless a test has stopped it: `{prefix}:clock` then holds the time. Also the first moment at
+-- which anything is known to wait for time.
 local function clock_now(prefix)
-  local stopped = redis.call('GET', prefix .. ':clock')
+  local stopped, horizon = unpack(redis.call('MGET', prefix .. ':clock', prefix .. ':horizon'))
+  horizon = tonumber(horizon or nil)
   if stopped then
-    return tonumber(stopped)
+    return tonumber(stopped), horizon
   end
   local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000), horizon
 end
 
 -- One call of one function. What it changes is collected here and written by `finish`, in few commands.
 local function open_step(arguments)
   local prefix = arguments[1]
   local request = cmsgpack.unpack(arguments[3])
+  local now, horizon = clock_now(prefix)
   return {
     prefix = prefix,
     status = arguments[2],
     request = request,
     limits = request.limits or {}, -- a limit that is not set is missing
-    now = clock_now(prefix),
+    now = now,
+    horizon = horizon,
     lanes = {}, -- by name, as far as they were looked at
     touched = {}, -- those that may have changed since they were last written
     rings = {}, -- by label: the names of lanes that join its ring
+    joined = {}, -- by label: how many lanes its ring has got, of which no worker was told
     users = {}, -- by encoded id: the items that were looked at
     changed = {}, -- users with items that have changed since they were last written
     meta_of = arguments[2] .. ':task_meta:', -- begins the key of a user's items
@@ -87,8 +92,8 @@ local function tell_horizon(step)
   if not step.earliest then
     return
   end
-  local horizon = redis.call('GET', step.prefix .. ':horizon')
-  if not horizon or step.earliest < tonumber(horizon) then
+  if not step.horizon or step.earliest < step.horizon then
+    step.horizon = step.earliest
     redis.call('SET', step.prefix .. ':horizon', step.earliest)
     leave_tokens(step.prefix .. ':wake_time', 1)
   end

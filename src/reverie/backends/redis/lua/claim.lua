@@ -161,6 +161,9 @@ local function follow(step, lane, want)
   if lane.ordered ~= want.ordered or lane.min_idle ~= want.min_idle then
     lane.ordered, lane.min_idle = want.ordered, want.min_idle
     touch(step, lane)
+    if not want.ordered then
+      redis.call('SADD', step.prefix .. ':unordered', want.label)
+    end
   end
 end
 
@@ -322,11 +325,36 @@ local function claim(step)
   return served, renew_tokens(step, wants)
 end
 
+-- Claims. What was claimed for an earlier request of the worker that stood is answered too; without wants, only that.
 local function claim_call(_, arguments)
   local step = open_step(arguments)
+  local request, hand = step.request.claim, nil
+  if request.stands or #request.wants == 0 then
+    take_back(step, request.worker)
+    hand = take_hand(step, request.worker)
+  end
   local served, passed = claim(step)
+  if request.stands and #served == 0 and not hand then
+    offer(step, request)
+  end
   tell_horizon(step)
-  return cmsgpack.pack({ step.now, served, passed })
+  return cmsgpack.pack({ step.now, served, passed, hand })
+end
+
+-- Claims what has just become ready for workers that wait for it.
+local function hand_over(step)
+  for label in pairs(step.joined) do
+    local request = find_offer(step, label)
+    if request then
+      step.joined[label] = nil -- who claims sees to what is left
+      step.request.claim = request
+      local served = claim(step)
+      if #served > 0 then
+        take_back(step, request.worker)
+        fill_hand(step, request, served)
+      end
+    end
+  end
 end
 
 local function submit_call(_, arguments)
@@ -338,11 +366,14 @@ local function submit_call(_, arguments)
     return cmsgpack.pack({ step.now, {}, {}, {}, {}, refusal })
   end
   local answers, others = (plain and insert_all_plain or insert_all)(step, messages)
-  finish(step)
+  arrange(step)
   local served, passed = {}, {}
   if step.request.claim then
     served, passed = claim(step)
+  elseif #messages <= MOST_HANDED then
+    hand_over(step)
   end
+  finish(step)
   tell_horizon(step)
   return cmsgpack.pack({ step.now, answers, others, served, passed })
 end

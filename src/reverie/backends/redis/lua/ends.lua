@@ -233,11 +233,17 @@ local function release_claims(step)
   step.released = {}
 end
 
--- Does what follows from the step's changes, and writes all that it has collected.
-local function finish(step)
+-- Does what follows from the step's changes, so that lanes and items are on the server as they should be.
+local function arrange(step)
   look_after_dependants(step)
   write_items(step)
   write_lanes(step)
+end
+
+-- The same, and writes all else that the step has collected.
+local function finish(step)
+  arrange(step)
+  wake_workers(step)
   tell_of_room(step)
   write_counts(step)
   release_claims(step)

@@ -6,6 +6,7 @@ local function note_worker(step, presence)
   if #labels == 0 then
     redis.call('HDEL', step.prefix .. ':workers', worker)
     redis.call('ZREM', step.prefix .. ':alive', worker)
+    redis.call('HDEL', step.prefix .. ':offers', worker)
     return
   end
   local alive_until = step.now + lives_ms

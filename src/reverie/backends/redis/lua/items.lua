@@ -106,20 +106,19 @@ end
 
 local PLAIN_WAITING = '^{"status":"waiting","attempts":0,"losses":0,"submitted_at":(%d+),"started_at":null,'
   .. '"redis_message_id":"[%d-]+","claim_id":"",()"task_type":'
-local PLAIN_RUNNING = '^{"status":"in_progress","attempts":0,(.-"redis_message_id":")([%d-]+)","claim_id":"(%x+)",()'
+local PLAIN_RUNNING = '^{"status":"in_progress","attempts":0,("losses":%d+,"submitted_at":%d+,"started_at":%d+,'
+  .. '"redis_message_id":")([%d-]+)","claim_id":"(%x+)",()'
   .. '"claimed_at":%d+,"worker":"[^"]*",()"task_type":'
 
--- The text of a new item that waits, of its details and its number.
-local function plain_waiting(step, entry, details, seq)
-  return '{"status":"waiting","attempts":0,"losses":0,"submitted_at":'
-    .. step.now_text
-    .. ',"started_at":null,"redis_message_id":"'
-    .. entry
-    .. '","claim_id":"",'
-    .. details
-    .. ',"seq":'
-    .. seq
-    .. '}'
+-- How the text of a new item begins, up to its entry in its lane.
+local function plain_beginning(step)
+  local begin = '{"status":"waiting","attempts":0,"losses":0,"submitted_at":%d,"started_at":null,"redis_message_id":"'
+  return string.format(begin, step.now)
+end
+
+-- The text of a new item that waits, of its beginning, its details and its number.
+local function plain_waiting(beginning, entry, details, seq)
+  return beginning .. entry .. '","claim_id":"",' .. details .. ',"seq":' .. seq .. '}'
 end
 
 -- The text of a plain item that is claimed, and when it was submitted; nothing if it is not plain.

@@ -24,7 +24,8 @@ local USUAL = {
 }
 local LANE = { __index = USUAL }
 
-local function read_lane(step, name)
+-- Reads the lane of this name; `text` is what stands in its user's hash, for those who know it.
+local function read_lane(step, name, text)
   local user, field, label = string.match(name, '^([^:]*):([^:]*:([^:]*))$')
   local lane = setmetatable({
     name = name,
@@ -32,8 +33,11 @@ local function read_lane(step, name)
     field = field,
     label = label,
     key = step.stream_of .. name,
-    text = redis.call('HGET', step.lanes_of .. user, field),
+    text = text,
   }, LANE)
+  if text == nil then
+    lane.text = redis.call('HGET', step.lanes_of .. user, field)
+  end
   if lane.text and lane.text ~= '' then
     local returned, ordered, min_idle, aside = string.match(lane.text, UNUSUAL)
     lane.returned, lane.ordered = tonumber(returned), ordered == '1'
@@ -98,12 +102,20 @@ local function last_delivered(key)
   end
 end
 
+-- Sees whether any lane rests, and whether any is parked: mostly there is none.
+local function look_aside(step)
+  if step.someone_rests == nil then
+    local resting, parked = step.prefix .. ':resting', step.prefix .. ':parked'
+    local found = redis.call('EXISTS', resting, parked)
+    step.someone_rests = found == 2 or found == 1 and redis.call('EXISTS', resting) == 1
+    step.someone_parked = found == 2 or found == 1 and not step.someone_rests
+  end
+end
+
 -- Until when a lane rests, 0 if it does not.
 local function rest_of(step, lane)
   if not lane.rest then
-    if step.someone_rests == nil then
-      step.someone_rests = redis.call('EXISTS', step.prefix .. ':resting') == 1
-    end
+    look_aside(step)
     lane.rest = step.someone_rests and tonumber(redis.call('ZSCORE', step.prefix .. ':resting', lane.name)) or 0
   end
   return lane.rest

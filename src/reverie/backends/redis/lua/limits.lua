@@ -3,132 +3,135 @@
 -- A refusal is {what, place of the message, number, count, text}, of which each kind says what it means; Python
 -- makes the error of it. The arithmetic is that of `reverie.backends.limits`.
 
-local NONE = {}
-local TOTAL = 'total' -- stands for all tenants; the name of a tenant has a ':'
+local unknown_parent, refuse
+do
+  local NONE = {}
+  local TOTAL = 'total' -- stands for all tenants; the name of a tenant has a ':'
 
-local function find_unhandled(step, messages)
-  if not step.limits.refuse_unhandled then
-    return
-  end
-  local handled = {}
-  for _, text in ipairs(redis.call('HVALS', step.prefix .. ':workers')) do
-    local alive_until, labels = string.match(text, '^(%d+) %d+(.*)$')
-    if tonumber(alive_until) > step.now then
-      for label in string.gmatch(labels, '%S+') do
-        handled[label] = true
+  local function find_unhandled(step, messages)
+    if not step.limits.refuse_unhandled then
+      return
+    end
+    local handled = {}
+    for _, text in ipairs(redis.call('HVALS', step.prefix .. ':workers')) do
+      local alive_until, labels = string.match(text, '^(%d+) %d+(.*)$')
+      if tonumber(alive_until) > step.now then
+        for label in string.gmatch(labels, '%S+') do
+          handled[label] = true
+        end
+      end
+    end
+    for index, message in ipairs(messages) do
+      if not handled[string.match(message[3], '[^:]*$')] then
+        return { 'unhandled', index - 1, 0, 0, '' }
       end
     end
   end
-  for index, message in ipairs(messages) do
-    if not handled[string.match(message[3], '[^:]*$')] then
-      return { 'unhandled', index - 1, 0, 0, '' }
-    end
-  end
-end
 
--- The first parent that is neither known nor among these messages.
-local function unknown_parent(step, messages)
-  local given
-  for _, message in ipairs(messages) do
-    if message[11] and not given then
-      given = {}
-      for _, one in ipairs(messages) do
-        given[reference(one[1], one[2])] = true
+  -- The first parent that is neither known nor among these messages.
+  function unknown_parent(step, messages)
+    local given
+    for _, message in ipairs(messages) do
+      if message[11] and not given then
+        given = {}
+        for _, one in ipairs(messages) do
+          given[reference(one[1], one[2])] = true
+        end
       end
-    end
-    for _, parent in ipairs(message[11] or NONE) do
-      if not given[reference(message[1], parent)] and not read_item(step, message[1], parent) then
-        return parent
+      for _, parent in ipairs(message[11] or NONE) do
+        if not given[reference(message[1], parent)] and not read_item(step, message[1], parent) then
+          return parent
+        end
       end
     end
   end
-end
 
--- The places of the new messages, of which each counts once.
-local function find_new(step, messages)
-  local new, seen = {}, {}
-  for index, message in ipairs(messages) do
-    local name = reference(message[1], message[2])
-    if not seen[name] and not known_item(step, message[1], message[2]) then
-      seen[name] = true
-      new[#new + 1] = index
+  -- The places of the new messages, of which each counts once.
+  local function find_new(step, messages)
+    local new, seen = {}, {}
+    for index, message in ipairs(messages) do
+      local name = reference(message[1], message[2])
+      if not seen[name] and not known_item(step, message[1], message[2]) then
+        seen[name] = true
+        new[#new + 1] = index
+      end
     end
+    return new
   end
-  return new
-end
 
--- The tenants of these messages, in their order, and how many each has.
-local function by_tenant(messages, new)
-  local tenants, by_name = {}, {}
-  for _, index in ipairs(new) do
-    local name = string.match(messages[index][3], '^(.*):')
-    if not by_name[name] then
-      by_name[name] = { name = name, index = index - 1, new = 0 }
-      tenants[#tenants + 1] = by_name[name]
+  -- The tenants of these messages, in their order, and how many each has.
+  local function by_tenant(messages, new)
+    local tenants, by_name = {}, {}
+    for _, index in ipairs(new) do
+      local name = string.match(messages[index][3], '^(.*):')
+      if not by_name[name] then
+        by_name[name] = { name = name, index = index - 1, new = 0 }
+        tenants[#tenants + 1] = by_name[name]
+      end
+      by_name[name].new = by_name[name].new + 1
     end
-    by_name[name].new = by_name[name].new + 1
+    return tenants
   end
-  return tenants
-end
 
--- When the rate allows what comes after these messages, or a refusal because they come too soon.
-local function next_arrival(step, scope, index, rate, new, arrivals)
-  local interval = 1000 / rate
-  local arrival = tonumber(redis.call('ZSCORE', step.prefix .. ':arrivals', scope) or 0)
-  local ahead = math.max(0, arrival - step.now)
-  if ahead > math.max(0, 1000 - interval) then
-    return { 'rate', index, arrival, new, '' }
-  end
-  arrivals[#arrivals + 1] = step.now + ahead + new * interval
-  arrivals[#arrivals + 1] = scope
-end
-
-local function refuse_total(step, new, arrivals)
-  local limits = step.limits
-  local depth = limits.total_depth and total(step).depth + new
-  if depth and depth > limits.total_depth then
-    return { 'depth', -1, depth, new, '' }
-  end
-  return limits.total_rate and next_arrival(step, TOTAL, -1, limits.total_rate, new, arrivals)
-end
-
-local function refuse_tenant(step, tenant, arrivals)
-  local limits = step.limits
-  local depth = limits.tenant_depth and tenant_counts(step, tenant.name) + tenant.new
-  if depth and depth > limits.tenant_depth then
-    return { 'depth', tenant.index, depth, tenant.new, '' }
-  end
-  return limits.tenant_rate
-    and next_arrival(step, tenant.name, tenant.index, limits.tenant_rate, tenant.new, arrivals)
-end
-
-local function over_limits(step, messages)
-  local new, arrivals, limits = find_new(step, messages), {}, step.limits
-  if #new == 0 then
-    return
-  end
-  local refusal = refuse_total(step, #new, arrivals)
-  if limits.tenant_depth or limits.tenant_rate then
-    for _, tenant in ipairs(by_tenant(messages, new)) do
-      refusal = refusal or refuse_tenant(step, tenant, arrivals)
+  -- When the rate allows what comes after these messages, or a refusal because they come too soon.
+  local function next_arrival(step, scope, index, rate, new, arrivals)
+    local interval = 1000 / rate
+    local arrival = tonumber(redis.call('ZSCORE', step.prefix .. ':arrivals', scope) or 0)
+    local ahead = math.max(0, arrival - step.now)
+    if ahead > math.max(0, 1000 - interval) then
+      return { 'rate', index, arrival, new, '' }
     end
+    arrivals[#arrivals + 1] = step.now + ahead + new * interval
+    arrivals[#arrivals + 1] = scope
   end
-  if not refusal then
-    send('ZADD', step.prefix .. ':arrivals', arrivals)
-  end
-  return refusal
-end
 
--- Why nothing of these messages is taken, if it is not.
-local function refuse(step, messages)
-  fetch_rows(step, messages)
-  local refusal = find_unhandled(step, messages)
-  if refusal then
+  local function refuse_total(step, new, arrivals)
+    local limits = step.limits
+    local depth = limits.total_depth and total(step).depth + new
+    if depth and depth > limits.total_depth then
+      return { 'depth', -1, depth, new, '' }
+    end
+    return limits.total_rate and next_arrival(step, TOTAL, -1, limits.total_rate, new, arrivals)
+  end
+
+  local function refuse_tenant(step, tenant, arrivals)
+    local limits = step.limits
+    local depth = limits.tenant_depth and tenant_counts(step, tenant.name) + tenant.new
+    if depth and depth > limits.tenant_depth then
+      return { 'depth', tenant.index, depth, tenant.new, '' }
+    end
+    return limits.tenant_rate
+      and next_arrival(step, tenant.name, tenant.index, limits.tenant_rate, tenant.new, arrivals)
+  end
+
+  local function over_limits(step, messages)
+    local new, arrivals, limits = find_new(step, messages), {}, step.limits
+    if #new == 0 then
+      return
+    end
+    local refusal = refuse_total(step, #new, arrivals)
+    if limits.tenant_depth or limits.tenant_rate then
+      for _, tenant in ipairs(by_tenant(messages, new)) do
+        refusal = refusal or refuse_tenant(step, tenant, arrivals)
+      end
+    end
+    if not refusal then
+      send('ZADD', step.prefix .. ':arrivals', arrivals)
+    end
     return refusal
   end
-  local parent = unknown_parent(step, messages)
-  if parent then
-    return { 'unknown', -1, 0, 0, parent }
+
+  -- Why nothing of these messages is taken, if it is not.
+  function refuse(step, messages)
+    fetch_rows(step, messages)
+    local refusal = find_unhandled(step, messages)
+    if refusal then
+      return refusal
+    end
+    local parent = unknown_parent(step, messages)
+    if parent then
+      return { 'unknown', -1, 0, 0, parent }
+    end
+    return over_limits(step, messages)
   end
-  return over_limits(step, messages)
 end

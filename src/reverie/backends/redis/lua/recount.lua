@@ -100,6 +100,12 @@ function check.lane(step, name, aside)
       touch(step, lane)
     end)
   end
+  local unordered = step.prefix .. ':unordered'
+  if works and not lane.ordered and redis.call('SISMEMBER', unordered, lane.label) == 0 then
+    mend(step, 'lanes', function()
+      redis.call('SADD', unordered, lane.label)
+    end)
+  end
   check.ring(step, lane, left, running)
 end
 

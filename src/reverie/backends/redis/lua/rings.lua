@@ -117,9 +117,17 @@ local function write_rings(step)
     for first = 1, #members, CHUNK do
       redis.call('ZADD', key, 'NX', unpack(members, first, math.min(first + CHUNK - 1, #members)))
     end
-    leave_tokens(step.prefix .. ':wake:' .. label, #names)
+    step.joined[label] = (step.joined[label] or 0) + #names
   end
   step.rings = {}
+end
+
+-- Tells workers of the lanes that have joined their rings.
+local function wake_workers(step)
+  for label, amount in pairs(step.joined) do
+    leave_tokens(step.prefix .. ':wake:' .. label, amount)
+  end
+  step.joined = {}
 end
 
 -- Writes the touched lanes, and those that were parked because of them.

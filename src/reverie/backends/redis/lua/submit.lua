@@ -120,60 +120,71 @@ local function insert_all(step, messages)
   return answers, others
 end
 
--- Whether nothing is asked of a message but that it waits for its turn.
-local function is_plain(message)
-  return not (message[5] or message[11] or has_rules(message))
-end
-
--- Whether all of these are plain, and no limit asks how many of them are new.
+-- Whether nothing is asked of these messages but that they wait for their turn, as who sent them has seen, and no
+-- limit asks how many of them are new.
 local function all_plain(step, messages)
   local limits = step.limits
-  if limits.refuse_unhandled or limits.total_rate or limits.tenant_depth or limits.tenant_rate then
+  if not step.request.plain or limits.refuse_unhandled or limits.total_rate then
     return false
-  elseif limits.total_depth and total(step).depth + #messages > limits.total_depth then
+  elseif limits.tenant_depth or limits.tenant_rate then
     return false
   end
-  for _, message in ipairs(messages) do
-    if not is_plain(message) then
-      return false
-    end
-  end
-  return true
+  return not limits.total_depth or total(step).depth + #messages <= limits.total_depth
 end
 
--- Keeps a plain message and puts it at the end of its lane. The answer is one word.
-local function insert_plain(step, message, seq)
-  local user, item_id, name, task, _, fingerprint, details, body = unpack(message, 1, 8)
-  local key, entry = step.meta_of .. user, step.now_text .. '-' .. seq
-  if redis.call('HSETNX', key, item_id, plain_waiting(step, entry, details, seq)) == 0 then
+-- Keeps a plain message that is new and puts it at the end of its lane. A lane that has a stream has somebody who
+-- sees to it that it is served, if it is an ordered one. The answer is the id of its entry.
+local function place_plain(step, message, entry, ordered)
+  local name, item_id, body = message[3], message[2], message[8]
+  local lane = step.lanes[name]
+  if not lane and ordered then
+    local placed =
+      redis.pcall('XADD', step.stream_of .. name, 'NOMKSTREAM', entry, 'message', body, 'item_id', item_id)
+    if placed and not placed.err then
+      return placed
+    end
+  end
+  return place(lane_of(step, name), item_id, body, entry)
+end
+
+-- Whether the lanes of a label are ordered, as far as anybody knows.
+local function is_ordered(step, label)
+  local known = step.orders[label]
+  if known == nil then
+    known = redis.call('SISMEMBER', step.prefix .. ':unordered', label) == 0
+    step.orders[label] = known
+  end
+  return known
+end
+
+-- Keeps a plain message, unless it is known. The answer is one word.
+local function insert_plain(step, message, label, number)
+  local user, item_id, task, details = message[1], message[2], message[4], message[7]
+  local key, entry = step.meta_of .. user, step.moment .. number
+  if redis.call('HSETNX', key, item_id, plain_waiting(step.beginning, entry, details, number)) == 0 then
     local known = fingerprint_of(parse_item(redis.call('HGET', key, item_id)))
-    return known == fingerprint and 'duplicate' or 'conflict'
+    return known == message[6] and 'duplicate' or 'conflict'
   end
-  local placed
-  local field = string.sub(name, #user + 2)
-  if not step.lanes[name] and redis.call('HGET', step.lanes_of .. user, field) == '' then
-    placed = append(step.stream_of .. name, item_id, body, entry) -- who was there before sees to it that it is served
-  else
-    local lane = lane_of(step, name)
-    placed = place(lane, item_id, body, entry)
-  end
+  local placed = place_plain(step, message, entry, is_ordered(step, label))
   if placed ~= entry then
-    redis.call('HSET', key, item_id, plain_waiting(step, placed, details, seq))
+    redis.call('HSET', key, item_id, plain_waiting(step.beginning, placed, details, number))
   end
-  local label = string.match(field, ':(.*)$')
-  step.new[label] = (step.new[label] or 0) + 1
   if task then
     redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
   end
+  step.new[label] = (step.new[label] or 0) + 1
   return 'accepted'
 end
 
--- The same as `insert_all` for plain messages, of which none needs to be fetched.
+-- The same as `insert_all` for plain messages, of which none needs to be fetched. Most submits have one label.
 local function insert_all_plain(step, messages)
-  local answers, seq = {}, take_numbers(step, #messages)
-  step.now_text, step.new = string.format('%d', step.now), {}
-  for index, message in ipairs(messages) do
-    answers[index] = insert_plain(step, message, seq + index)
+  local answers, seq, only = {}, take_numbers(step, #messages), step.request.label
+  step.new, step.orders = {}, {}
+  step.beginning, step.moment = plain_beginning(step), string.format('%d-', step.now)
+  for index = 1, #messages do
+    local message = messages[index]
+    local label = only or string.match(message[3], '[^:]*$')
+    answers[index] = insert_plain(step, message, label, string.format('%d', seq + index))
   end
   for label, amount in pairs(step.new) do
     count(step, label, amount, 0)

@@ -42,12 +42,14 @@ local function park(step, lane)
   local parked = parked_of(step, tenant)
   if not string.find(parked .. ' ', ' ' .. lane.label .. ' ', 1, true) then
     redis.call('HSET', step.prefix .. ':parked', tenant, parked .. ' ' .. lane.label)
+    step.someone_parked = true
   end
 end
 
 -- Touches the parked lanes of the tenants of these lanes, as far as they have room again: they are parked no more.
 local function unpark(step, lanes)
-  if #lanes == 0 or redis.call('EXISTS', step.prefix .. ':parked') == 0 then
+  look_aside(step)
+  if not step.someone_parked then
     return
   end
   for _, lane in ipairs(lanes) do

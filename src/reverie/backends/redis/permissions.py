@@ -1,0 +1,105 @@
+"""Whether the server's access list allows what the queue needs.
+
+Only an administrator may read that list. But what is not allowed is refused already when it is put into a
+transaction: so one example of all that is needed is put into one, which is then given up. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from redis.exceptions import NoPermissionError
+
+from reverie.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.redis.connection import Connections
+    from reverie.backends.redis.keys import Keys
+
+__all__ = [
+    "NEEDED",
+    "NEEDED_BY_EVENTS",
+    "NEEDED_BY_REPLICATION",
+    "ForbiddenError",
+    "Missing",
+    "find_missing",
+    "refusal_of",
+]
+
+NEEDED = tuple(
+    line.strip()
+    for line in """
+        FCALL any 0; FUNCTION LIST; FUNCTION LOAD any; GET {status}; GET {key}; MGET {key}; SET {key} a
+        EXISTS {key}; TYPE {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1; TIME; PUBSUB NUMSUB {channel}
+        HGET {key} a; HMGET {key} a; HGETALL {key}; HKEYS {key}; HVALS {key}; HLEN {key}; HEXISTS {key} a
+        HRANDFIELD {key} 1; HSCAN {key} 0; HSET {key} a b; HSETNX {key} a b; HINCRBY {key} a 1; HDEL {key} a
+        BLPOP {key} 1; LPOP {key}; LLEN {key}; LRANGE {key} 0 1; LTRIM {key} 0 1; RPUSH {key} a
+        SADD {key} a; SISMEMBER {key} a; SMEMBERS {key}; SREM {key} a
+        XACK {key} a 0-1; XADD {key} * a b; XCLAIM {key} a b 0 0-1; XDEL {key} 0-1; XGROUP CREATE {key} a 0
+        XGROUP SETID {key} a 0; XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
+        XREADGROUP GROUP a b STREAMS {key} >; XREVRANGE {key} + -
+        ZADD {key} 0 a; ZPOPMIN {key}; ZRANGE {key} 0 1; ZREM {key} a; ZREMRANGEBYSCORE {key} 0 1
+        ZSCAN {key} 0; ZSCORE {key} a
+    """.replace("\n", ";").split(";")
+    if line.strip()
+)
+"""An example of each command that the queue sends, or its functions run."""
+NEEDED_BY_EVENTS = ("PUBLISH {channel} a", "SUBSCRIBE {channel}")
+"""What processes need to hear of each other; the queue works without it, a little slower."""
+NEEDED_BY_REPLICATION = ("PUBLISH {channel} a", "WAIT 1 1")
+COMMAND = re.compile(r"the '([^']+)' command")
+
+
+def refusal_of(error: Exception) -> str | None:
+    """What an access list said to a command that was sent or that a function ran; None if it was not that."""
+    _, in_function, said = str(error).partition("ACL failure in script: ")
+    if in_function:
+        return f"NOPERM {said.partition(' script: ')[0]}"
+    return f"NOPERM {error}" if isinstance(error, NoPermissionError) else None
+
+
+class ForbiddenError(BackendUnavailableError):
+    """The server's access list does not allow what the queue needs."""
+
+    def __init__(self, place: str, user: str, refusal: str, advice: str) -> None:
+        """Name the server, who we are there, what was refused, and what to do."""
+        self.place, self.user, self.refusal = place, user, refusal
+        super().__init__(f"{place} does not allow its user {user} what the queue needs: {refusal}; {advice}")
+
+
+class Missing(NamedTuple):
+    """What an access list does not allow."""
+
+    what: str
+    """In words."""
+    rules: tuple[str, ...]
+    """What `ACL SETUSER` adds it by; empty if nothing is missing."""
+
+
+async def find_missing(connections: Connections, keys: Keys, examples: Sequence[str]) -> Missing | None:
+    """What is missing for these; None if that cannot be seen."""
+    refused = await _refusals(connections, [("MULTI",), ("DISCARD",)])
+    if any(refused):
+        return None  # without a transaction the examples would be run
+    names = {"key": f"{keys.prefix}:any", "status": f"{keys.status_prefix}:any", "channel": keys.replicated}
+    commands = [tuple(part.format_map(names) for part in example.split()) for example in examples]
+    refused = await _refusals(connections, [("MULTI",), *commands, ("DISCARD",)])
+    denied = sorted({found[1] for text in refused if (found := COMMAND.search(text))})
+    rules, whats = [f"+{name}" for name in denied], [f"the commands {', '.join(denied)}"] if denied else []
+    if any("access" in text and "channel" in text for text in refused):
+        rules.append(f"&{keys.prefix}*")
+        whats.append(f"channels that begin with {keys.prefix}")
+    if any("access" in text and "key" in text for text in refused):
+        prefixes = sorted({keys.prefix, keys.status_prefix}, key=len)
+        rules += [f"~{prefix}*" for prefix in prefixes]
+        whats.append(f"keys that begin with {' or '.join(prefixes)}")
+    return Missing(", and ".join(whats), tuple(rules))
+
+
+async def _refusals(connections: Connections, commands: Sequence[tuple[str, ...]]) -> list[str]:
+    """What the access list says to each command; nothing if it says nothing."""
+    answers = await connections.try_all(*commands)
+    return [str(answer) if isinstance(answer, NoPermissionError) else "" for answer in answers]
