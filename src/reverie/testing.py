@@ -94,7 +94,12 @@ def assert_enqueued(
 
 async def _drain(scheduler: AsyncScheduler) -> None:
     await scheduler.open()
-    await scheduler.runtime.worker.drain()
+    runtime = scheduler.runtime
+    while True:
+        due = await runtime.triggers.clock.fire_due()
+        await runtime.worker.drain()
+        if due is None or not due.tasks:
+            return
 
 
 async def _waiting(scheduler: AsyncScheduler, user_id: str) -> list[Message]:

@@ -273,11 +273,7 @@ class MemoryTriggers:
         kind.count(runs=1, failures=0 if good else 1, duration_ms=now - task.fired_at)
         error = kind.statistics.last_error if good else item.error
         kind.statistics = msgspec.structs.replace(kind.statistics, last_run_at=now, last_error=error)
-        task.fired_at, task.ended, task.retry_count = (
-            None,
-            "completed" if good else "failed",
-            item.message.attempts,
-        )
+        task.fired_at, task.ended = None, "completed" if good else "failed"
         task.last_exec = now if good else task.last_exec
         if task.activity is not None:
             activity = task.activity
@@ -351,6 +347,7 @@ def _due_task(name: str, user_key: str, task: Task) -> DueTask:
         **_whose(task),
         scheduled_at=task.scheduled_at,
         anchor=task.scheduled_at if task.anchor is None else task.anchor,
+        last_item_id=task.item_id,
     )
 
 
