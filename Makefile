@@ -11,7 +11,8 @@ serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
 	$(BIN)/reverie serve
 
 test: check  ## everything CI runs: the checks, then all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+test: export PYTHONDONTWRITEBYTECODE =  # the tests start very many processes: none shall compile all anew
 
 check: $(VENV)/.dev  ## lint, strict types, import layers
 	$(BIN)/ruff check .
