@@ -1,7 +1,8 @@
 -- Submitting: a message takes its place at the end of its lane, or waits aside.
 --
 -- A message is a row of user, item id, lane, task, due, fingerprint, details and body; where there is one of these,
--- also unique key, what happens if that is taken, ids of the messages it depends on.
+-- also unique key, what happens if that is taken, ids of the messages it depends on, user key of the task whose run
+-- it is.
 
 local new_item, insert_all, all_plain, insert_all_plain
 do
@@ -23,9 +24,9 @@ do
     end
   end
 
-  -- Whether a message has a deadline or a unique key.
+  -- Whether a message has a deadline or a unique key, or is the run of a task.
   local function has_rules(message)
-    return message[9] or string.find(message[7], '"deadline":', 1, true)
+    return message[9] or message[12] or string.find(message[7], '"deadline":', 1, true)
   end
 
   function new_item(step, message, seq)
