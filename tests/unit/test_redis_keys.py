@@ -329,6 +329,14 @@ def test_every_key_is_described() -> None:
     assert used <= described
 
 
+def test_every_key_of_triggers_is_described() -> None:
+    text = library_source()
+    used = {*re.findall(r"triggers \.\. ':([a-z_]+)", text), *re.findall(r"sort_in\(step, '(\w+)'", text)}
+    described = set(re.findall(r"`{trigger_prefix}:([a-z_]+)", keys.__doc__ or ""))
+    assert {"task", "queue", "blocked", "lock"} <= used
+    assert used == described
+
+
 def test_the_library_has_room_for_more_names() -> None:
     """Lua allows 200 local names in one text; those of a move are gone at its end."""
     text = library_source()

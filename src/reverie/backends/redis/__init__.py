@@ -1,8 +1,8 @@
 """Messages wait on a Redis or Valkey server: any number of instances share it.
 
-`queue.py` has the moves, `shared.py` what workers share, `lua/` their functions on the server, `keys.py`
-the names of the keys, `broadcast.py` what processes tell each other; `check.py` says whether a server is fit,
-`repair.py` mends a queue.
+`queue.py` has the moves, `triggers.py` what turns time into messages, `shared.py` what workers share, `lua/`
+their functions on the server, `keys.py` the names of the keys, `broadcast.py` what processes tell each other;
+`check.py` says whether a server is fit, `repair.py` mends a queue.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.replication import NotReplicatedError, Replication
 from reverie.backends.redis.shared import RedisSharedState
+from reverie.backends.redis.triggers import RedisTriggers
 from reverie.backends.redis.views import RedisViews
 
 if TYPE_CHECKING:
@@ -91,9 +92,11 @@ class RedisBackend:
             if replicas
             else None
         )
+        limits = limits or QueueLimits()
         self.queue = RedisQueue(
-            self._connections, self._library, direct, keys, limits or QueueLimits(), replication=replication
+            self._connections, self._library, direct, keys, limits, replication=replication
         )
+        self.triggers = RedisTriggers(self._library, keys, limits)
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
         self.broadcast = RedisBroadcast(self._connections, keys)

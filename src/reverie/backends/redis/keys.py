@@ -35,11 +35,24 @@
 | `{prefix}:clock` | only in tests: the time, which then stands still |
 | `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
+| `{trigger_prefix}:task_type:{task_type}` | hash: a task type, as it is configured; version; enabled |
+| `{trigger_prefix}:task_types` | set: all of them |
+| `{trigger_prefix}:task:{task_type}:{user_key}` | hash: a user's task; expires when it is finished |
+| `{trigger_prefix}:periodic:{task_type}` | hash: the same for a type that belongs to no user |
+| `{trigger_prefix}:tasks:{task_type}` | sorted set: the user keys of its tasks, in their order |
+| `{trigger_prefix}:queue:{task_type}` | sorted set: user keys, by when they are due; not while they run |
+| `{trigger_prefix}:blocked:{task_type}` | sorted set: those that wait for tasks they depend on |
+| `{trigger_prefix}:finished:{task_type}` | sorted set: when finished tasks are forgotten |
+| `{trigger_prefix}:last_exec:{task_type}:{user_key}` | when a run last ended well; expires |
+| `{trigger_prefix}:lock:{task_type}:{user_key}` | the item that is its run, while that is under way |
+| `{trigger_prefix}:statistics:{task_type}` | hash: what is counted of a type |
 
 How ids are written stands in `backends/lane_keys.py`. `{item}` is a user's encoded id, `:` and the id of an
 item, encoded together once more. `{status_prefix}` is `memos` for the queue with the default prefix, for
-others their prefix and `-status`. A lane has three parts after the prefix, the queue's own keys have one, two
-or five.
+others their prefix and `-status`; `{trigger_prefix}` is `scheduler`, or their prefix and `-scheduler`. A lane
+has three parts after the prefix, the queue's own keys have one, two or five. What the hash of a task has
+stands in `lua/tasks.lua`; a user key comes last and is not encoded: its builder sees to it that no two are
+alike.
 """
 
 from __future__ import annotations
@@ -56,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_PREFIX", "GROUP", "Keys", "decode_id", "encode_id"]
 
 STATUS_PREFIX = "memos"
+TRIGGER_PREFIX = "scheduler"
 GROUP = "scheduler_group"
 
 
@@ -64,7 +78,9 @@ class Keys:
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self.prefix = prefix
-        self.status_prefix = STATUS_PREFIX if prefix == DEFAULT_PREFIX else f"{prefix}-status"
+        is_default = prefix == DEFAULT_PREFIX
+        self.status_prefix = STATUS_PREFIX if is_default else f"{prefix}-status"
+        self.trigger_prefix = TRIGGER_PREFIX if is_default else f"{prefix}-scheduler"
 
     def lane(self, lane: Lane) -> str:
         """What follows the prefix in the key of a lane's stream."""

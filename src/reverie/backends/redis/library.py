@@ -36,6 +36,7 @@ COMMON = (
     "items",
     "places",
     "uniques",
+    "tasks",
     "ends",
     "limits",
     "submit",
@@ -45,7 +46,8 @@ REPAIR = ("repair", "reindex", "recount")
 """The steps of a repair."""
 OWN = {"claim": ("shares", "offers"), **dict.fromkeys(REPAIR, ("mending",))}
 """Parts that only these moves need."""
-MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared", *REPAIR)
+TRIGGERS = ("triggers", "firing")
+MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared", *TRIGGERS, *REPAIR)
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
 
 
@@ -136,7 +138,8 @@ class Library:
 
     def _command(self, function: str, request: bytes) -> Command:
         name = f"{LIBRARY}_{function}"
-        return ("FCALL", name, "0", self._keys.prefix, self._keys.status_prefix, request)
+        keys = self._keys
+        return ("FCALL", name, "0", keys.prefix, keys.status_prefix, keys.trigger_prefix, request)
 
     async def _with_functions(self, call: Callable[[], Awaitable[Any]]) -> Any:
         try:

@@ -32,8 +32,9 @@ __all__ = [
 NEEDED = tuple(
     line.strip()
     for line in """
-        FCALL any 0; FUNCTION LIST; FUNCTION LOAD any; GET {status}; GET {key}; MGET {key}; SET {key} a
-        EXISTS {key}; TYPE {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1; TIME; PUBSUB NUMSUB {channel}
+        FCALL any 0; FUNCTION LIST; FUNCTION LOAD any; GET {status}; GET {trigger}; GET {key}; MGET {key}
+        SET {key} a; EXISTS {key}; TYPE {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1
+        TIME; PUBSUB NUMSUB {channel}
         HGET {key} a; HMGET {key} a; HGETALL {key}; HKEYS {key}; HVALS {key}; HLEN {key}; HEXISTS {key} a
         HRANDFIELD {key} 1; HSCAN {key} 0; HSET {key} a b; HSETNX {key} a b; HINCRBY {key} a 1; HDEL {key} a
         BLPOP {key} 1; LPOP {key}; LLEN {key}; LRANGE {key} 0 1; LTRIM {key} 0 1; RPUSH {key} a
@@ -84,7 +85,12 @@ async def find_missing(connections: Connections, keys: Keys, examples: Sequence[
     refused = await _refusals(connections, [("MULTI",), ("DISCARD",)])
     if any(refused):
         return None  # without a transaction the examples would be run
-    names = {"key": f"{keys.prefix}:any", "status": f"{keys.status_prefix}:any", "channel": keys.replicated}
+    names = {
+        "key": f"{keys.prefix}:any",
+        "status": f"{keys.status_prefix}:any",
+        "trigger": f"{keys.trigger_prefix}:any",
+        "channel": keys.replicated,
+    }
     commands = [tuple(part.format_map(names) for part in example.split()) for example in examples]
     refused = await _refusals(connections, [("MULTI",), *commands, ("DISCARD",)])
     denied = sorted({found[1] for text in refused if (found := COMMAND.search(text))})
@@ -93,10 +99,15 @@ async def find_missing(connections: Connections, keys: Keys, examples: Sequence[
         rules.append(f"&{keys.prefix}*")
         whats.append(f"channels that begin with {keys.prefix}")
     if any("access" in text and "key" in text for text in refused):
-        prefixes = sorted({keys.prefix, keys.status_prefix}, key=len)
+        prefixes = _shortest(keys.prefix, keys.status_prefix, keys.trigger_prefix)
         rules += [f"~{prefix}*" for prefix in prefixes]
         whats.append(f"keys that begin with {' or '.join(prefixes)}")
     return Missing(", and ".join(whats), tuple(rules))
+
+
+def _shortest(*prefixes: str) -> list[str]:
+    """Those that begin with no other one."""
+    return [one for one in sorted(prefixes) if sum(one.startswith(other) for other in prefixes) == 1]
 
 
 async def _refusals(connections: Connections, commands: Sequence[tuple[str, ...]]) -> list[str]:

@@ -33,11 +33,8 @@ __all__ = [
     "HistoryReply",
     "LabelsReply",
     "LanesReply",
-    "MessageRow",
-    "Refusal",
     "RememberReply",
     "RenewReply",
-    "ServedLane",
     "SettleReply",
     "SubmitReply",
     "TimeReply",
@@ -227,6 +224,7 @@ class _Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     if_dependency_fails: str = "fail"
     unique: str | None = None
     unique_window_ms: int = 0
+    user_key: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -284,13 +282,15 @@ def message_row(message: Message, keys: Keys) -> _Row:
         _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
         _encode(_body(message, level)).decode(),  # the server reads no MessagePack of binary type
     )
-    if details.unique is None and not details.depends_on:
+    if details.unique is None and not details.depends_on and message.user_key is None:
         return row
-    return (*row, details.unique, message.unique_policy, details.depends_on or None)
+    return (*row, details.unique, message.unique_policy, details.depends_on or None, message.user_key)
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether no rule is given by which it has to wait, or not to."""
+    """Whether no rule is given by which it has to wait, or not to, and no task hears of its end."""
+    if message.user_key is not None:
+        return False
     return message.deadline is None and message.unique_key is None and not message.depends_on
 
 
@@ -302,6 +302,7 @@ def _with_rules(details: _Details, message: Message) -> _Details:
         if_dependency_fails=message.if_dependency_fails,
         unique=None if message.unique_key is None else encode_id(message.unique_key),
         unique_window_ms=round(message.unique_window_s * 1000),
+        user_key=message.user_key,
     )
 
 

@@ -1,7 +1,8 @@
 -- What every function shares: the time, one step over a whole batch, and commands over long lists.
 --
--- Every function takes three arguments: the prefix of the queue's keys, the prefix of the status keys, and
--- the request as MessagePack. Its answer is MessagePack too, and begins with the time of the queue's clock.
+-- Every function takes four arguments: the prefixes of the queue's keys, of the status keys and of the keys of
+-- triggers, and the request as MessagePack. Its answer is MessagePack too, and begins with the time of the queue's
+-- clock.
 -- Ids come percent-encoded where they are part of a key, so that ':' always separates.
 
 local GROUP = 'scheduler_group'
@@ -26,11 +27,12 @@ end
 -- One call of one function. What it changes is collected here and written by `finish`, in few commands.
 local function open_step(arguments)
   local prefix = arguments[1]
-  local request = cmsgpack.unpack(arguments[3])
+  local request = cmsgpack.unpack(arguments[4])
   local now, horizon = clock_now(prefix)
   return {
     prefix = prefix,
     status = arguments[2],
+    triggers = arguments[3],
     request = request,
     limits = request.limits or {}, -- a limit that is not set is missing
     now = now,

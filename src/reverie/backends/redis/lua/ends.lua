@@ -63,6 +63,10 @@ local function end_item(step, user, item_id, item, status, problem, outcome)
     note_run(step, user, item_id, item, outcome or status, problem)
     item.run = ''
   end
+  local task = run_of(step, item_id, item)
+  if task then
+    end_run(step, task, status == 'completed', status == 'cancelled' and 'cancelled' or problem, item.attempts)
+  end
   item.status, item.body = status, nil
   item.rare.due, item.rare.cancel_requested = nil, nil
   item.note = string.format('"%s_at":%d,', status, step.now)
@@ -243,6 +247,7 @@ end
 -- The same, and writes all else that the step has collected.
 local function finish(step)
   arrange(step)
+  write_tasks(step)
   wake_workers(step)
   tell_of_room(step)
   write_counts(step)

@@ -5,101 +5,104 @@
 -- if it was completed), then `note` (when and how it ended, the last error), then `details`, which never change and
 -- of which only those who ask for it read more.
 
-local HEAD = '{"status":"%s","attempts":%d,"losses":%d,"submitted_at":%d,"started_at":%s,'
-  .. '"redis_message_id":"%s","claim_id":"%s",%s%s%s%s'
-local HEAD_PATTERN = '^{"status":"([a-z_]+)","attempts":(%d+),"losses":(%d+),"submitted_at":(%d+),'
-  .. '"started_at":(%w+),"redis_message_id":"([%d-]*)","claim_id":"(%x*)",()'
 local RUN = '"claimed_at":%d,"worker":"%s",' -- the worker's name as it would stand in a key
-local RUN_PATTERN = '^"claimed_at":%d+,"worker":"[^"]*",()'
-local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
+local parse_item, item_text
+do
+  local HEAD = '{"status":"%s","attempts":%d,"losses":%d,"submitted_at":%d,"started_at":%s,'
+    .. '"redis_message_id":"%s","claim_id":"%s",%s%s%s%s'
+  local HEAD_PATTERN = '^{"status":"([a-z_]+)","attempts":(%d+),"losses":(%d+),"submitted_at":(%d+),'
+    .. '"started_at":(%w+),"redis_message_id":"([%d-]*)","claim_id":"(%x*)",()'
+  local RUN_PATTERN = '^"claimed_at":%d+,"worker":"[^"]*",()'
+  local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
 
--- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
--- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it; when
--- it last came into its lane, if not when it was submitted; how many of its runs are remembered; 1 if it has a
--- deadline or a unique key.
-local RARE = {
-  'requeues',
-  'cancel_requested',
-  'due',
-  'waits_for',
-  'memos',
-  'dependants',
-  'waiting_since',
-  'history',
-  'rules',
-}
-local IS_RARE = {
-  requeues = true,
-  cancel_requested = true,
-  due = true,
-  waits_for = true,
-  memos = true,
-  dependants = true,
-  waiting_since = true,
-  history = true,
-  rules = true,
-}
-
-local function parse_rare(text, position)
-  local rare = {}
-  while true do
-    local name, value, after = string.match(text, '^"([a-z_]+)":(-?%d+),()', position)
-    if not name or not IS_RARE[name] then
-      return rare, position
-    end
-    rare[name], position = tonumber(value), after
-  end
-end
-
-local function parse_item(text)
-  local status, attempts, losses, submitted, started, entry, claim_id, rest =
-    string.match(text, HEAD_PATTERN)
-  if not status then
-    return { foreign = true, details = '' } -- written by another program
-  end
-  local rare, run = parse_rare(text, rest)
-  local note = string.match(text, RUN_PATTERN, run) or run
-  local details = string.find(text, DETAILS, note, true)
-  return {
-    status = status,
-    attempts = tonumber(attempts),
-    losses = tonumber(losses),
-    submitted_at = tonumber(submitted),
-    started_at = started, -- as text: it may be null
-    entry = entry, -- in the stream of its lane; empty when it is not there
-    claim_id = claim_id, -- empty when nobody holds it
-    rare = rare,
-    run = string.sub(text, run, note - 1), -- empty when nobody holds it
-    note = string.sub(text, note, details - 1),
-    details = string.sub(text, details),
+  -- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
+  -- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it; when
+  -- it last came into its lane, if not when it was submitted; how many of its runs are remembered; 1 if it has a
+  -- deadline or a unique key, or is the run of a task.
+  local RARE = {
+    'requeues',
+    'cancel_requested',
+    'due',
+    'waits_for',
+    'memos',
+    'dependants',
+    'waiting_since',
+    'history',
+    'rules',
   }
-end
+  local IS_RARE = {
+    requeues = true,
+    cancel_requested = true,
+    due = true,
+    waits_for = true,
+    memos = true,
+    dependants = true,
+    waiting_since = true,
+    history = true,
+    rules = true,
+  }
 
-local function rare_text(rare)
-  local parts = {}
-  for _, name in ipairs(RARE) do
-    if rare[name] then
-      parts[#parts + 1] = string.format('"%s":%d,', name, rare[name])
+  local function parse_rare(text, position)
+    local rare = {}
+    while true do
+      local name, value, after = string.match(text, '^"([a-z_]+)":(-?%d+),()', position)
+      if not name or not IS_RARE[name] then
+        return rare, position
+      end
+      rare[name], position = tonumber(value), after
     end
   end
-  return table.concat(parts)
-end
 
-local function item_text(item)
-  return string.format(
-    HEAD,
-    item.status,
-    item.attempts,
-    item.losses,
-    item.submitted_at,
-    item.started_at,
-    item.entry,
-    item.claim_id,
-    next(item.rare) and rare_text(item.rare) or '',
-    item.run,
-    item.note,
-    item.details
-  )
+  function parse_item(text)
+    local status, attempts, losses, submitted, started, entry, claim_id, rest =
+      string.match(text, HEAD_PATTERN)
+    if not status then
+      return { foreign = true, details = '' } -- written by another program
+    end
+    local rare, run = parse_rare(text, rest)
+    local note = string.match(text, RUN_PATTERN, run) or run
+    local details = string.find(text, DETAILS, note, true)
+    return {
+      status = status,
+      attempts = tonumber(attempts),
+      losses = tonumber(losses),
+      submitted_at = tonumber(submitted),
+      started_at = started, -- as text: it may be null
+      entry = entry, -- in the stream of its lane; empty when it is not there
+      claim_id = claim_id, -- empty when nobody holds it
+      rare = rare,
+      run = string.sub(text, run, note - 1), -- empty when nobody holds it
+      note = string.sub(text, note, details - 1),
+      details = string.sub(text, details),
+    }
+  end
+
+  local function rare_text(rare)
+    local parts = {}
+    for _, name in ipairs(RARE) do
+      if rare[name] then
+        parts[#parts + 1] = string.format('"%s":%d,', name, rare[name])
+      end
+    end
+    return table.concat(parts)
+  end
+
+  function item_text(item)
+    return string.format(
+      HEAD,
+      item.status,
+      item.attempts,
+      item.losses,
+      item.submitted_at,
+      item.started_at,
+      item.entry,
+      item.claim_id,
+      next(item.rare) and rare_text(item.rare) or '',
+      item.run,
+      item.note,
+      item.details
+    )
+  end
 end
 
 -- Most items are plain, and are moved without taking them apart: nothing rare is known of them.

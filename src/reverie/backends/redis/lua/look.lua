@@ -69,7 +69,7 @@ end
 local function nudge_call(_, arguments)
   local step = open_step(arguments)
   for _, label in ipairs(step.request.labels) do
-    if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
+    if label == '_triggers' or redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
       leave_tokens(step.prefix .. ':wake:' .. label, 1)
     end
   end

@@ -1,0 +1,222 @@
+"""Triggers on Redis: each call is one call of one function on the server, over the whole batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from reverie.backends.redis import wire
+from reverie.backends.redis.keys import decode_id, encode_id
+from reverie.backends.triggers import (
+    CancelTask,
+    Due,
+    DueTask,
+    KnownType,
+    RunTask,
+    TaskState,
+    TypeStatistics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reverie.backends.moves import QueueLimits
+    from reverie.backends.redis.keys import Keys
+    from reverie.backends.redis.library import Library
+    from reverie.backends.triggers import Activity, Definition, Firing, TaskCommand
+
+__all__ = ["RedisTriggers"]
+
+COUNTED = ("pending", "running", "runs", "failures", "skipped", "duration_ms", "lateness_ms", "fired")
+
+_Row = tuple[Any, ...]
+
+
+class _Reply(msgspec.Struct, array_like=True, frozen=True):
+    now: int
+
+
+class _TypesReply(_Reply, frozen=True):
+    types: list[tuple[str, list[str], bool, int, bool]]
+    """Encoded name, names and texts of its fields in turn, enabled, version, whether another was put."""
+
+
+class _WordsReply(_Reply, frozen=True):
+    words: list[bool]
+
+
+class _WordReply(_Reply, frozen=True):
+    word: bool
+
+
+class _DueRow(msgspec.Struct, frozen=True):
+    task_type: str
+    user_key: str
+    scheduled_at: int
+    anchor: int
+    user_id: str | None = None
+    device_id: str | None = None
+    agent_id: str | None = None
+
+
+class _DueReply(_Reply, frozen=True):
+    tasks: list[_DueRow]
+    next_due: int
+    """-1 if nothing is scheduled."""
+
+
+class _TasksReply(_Reply, frozen=True):
+    tasks: list[TaskState]
+
+
+class _StatisticsReply(_Reply, frozen=True):
+    types: list[tuple[str, list[str]]]
+    """Encoded name; names and texts of what is counted, in turn."""
+
+
+R = TypeVar("R", _TypesReply, _WordsReply, _WordReply, _DueReply, _TasksReply, _StatisticsReply)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RedisTriggers:
+    """See `reverie.backends.interface.TriggerStore`."""
+
+    def __init__(self, library: Library, keys: Keys, limits: QueueLimits) -> None:
+        """`limits` are those of the queue."""
+        self._library = library
+        self._keys = keys
+        self._limits_row = wire.limits_row(limits)
+
+    async def put(self, definitions: Sequence[Definition], *, whole: bool = False) -> list[KnownType]:
+        """See `TriggerStore.put`."""
+        request = {"definitions": [_definition_row(one) for one in definitions], "whole": whole}
+        return _known_types(await self._call("put", request, _TypesReply))
+
+    async def types(self) -> list[KnownType]:
+        """See `TriggerStore.types`."""
+        known = _known_types(await self._call("types", {}, _TypesReply))
+        return sorted(known, key=lambda one: one.name)
+
+    async def touch(self, activities: Sequence[Activity]) -> list[bool]:
+        """See `TriggerStore.touch`."""
+        request = {"activities": [_activity_row(activity) for activity in activities]}
+        return (await self._call("touch", request, _WordsReply)).words
+
+    async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
+        """See `TriggerStore.due`."""
+        rows = [
+            (encode_id(name), [encode_id(one) for one in depends_on])
+            for name, depends_on in sorted(types.items())
+        ]
+        reply = await self._call("due", {"types": rows, "limit": limit}, _DueReply)
+        return Due(
+            now=reply.now,
+            tasks=[_due_task(row) for row in reply.tasks],
+            next_due=None if reply.next_due < 0 else reply.next_due,
+        )
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        """See `TriggerStore.fire`."""
+        request = {
+            "firings": [_firing_row(firing, self._keys) for firing in firings],
+            "limits": self._limits_row,
+        }
+        return (await self._call("fire", request, _WordsReply)).words
+
+    async def tasks(
+        self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
+    ) -> list[TaskState]:
+        """See `TriggerStore.tasks`."""
+        request = {"type": encode_id(task_type), "user_key": user_key, "after": after, "limit": limit}
+        reply = await self._call("tasks", request, _TasksReply)
+        return [msgspec.structs.replace(task, task_type=task_type) for task in reply.tasks]
+
+    async def statistics(self) -> list[TypeStatistics]:
+        """See `TriggerStore.statistics`."""
+        reply = await self._call("statistics", {}, _StatisticsReply)
+        found = [_statistics(decode_id(kind), _pairs(texts)) for kind, texts in reply.types]
+        return sorted(found, key=lambda one: one.task_type)
+
+    async def control(self, command: TaskCommand) -> bool:
+        """See `TriggerStore.control`."""
+        return (await self._call("control", _command(command), _WordReply)).word
+
+    async def _call(self, function: str, request: dict[str, Any], reply: type[R]) -> R:
+        answer = await self._library.call(f"trigger_{function}", _encode(request))
+        return msgspec.msgpack.decode(answer, type=reply)
+
+
+def _definition_row(definition: Definition) -> _Row:
+    fields = [text for pair in definition.fields.items() for text in pair]
+    own = (definition.enabled, definition.version, definition.first_due)
+    return (encode_id(definition.name), fields, *own)
+
+
+def _activity_row(activity: Activity) -> _Row:
+    return (
+        encode_id(activity.task_type),
+        activity.user_key,
+        activity.user_id,
+        activity.device_id,
+        activity.agent_id,
+        activity.interval_ms,
+        activity.ttl_ms,
+        activity.debounce,
+        activity.max_wait_ms,
+    )
+
+
+def _command(command: TaskCommand) -> dict[str, Any]:
+    request: dict[str, Any] = {"command": type(command).__struct_config__.tag}
+    if isinstance(command, RunTask):
+        return request | {"activity": _activity_row(command.activity)}
+    request["type"] = encode_id(command.task_type)
+    if isinstance(command, CancelTask):
+        return request | {"user_key": command.user_key}
+    return request | {"enabled": command.enabled}
+
+
+def _firing_row(firing: Firing, keys: Keys) -> _Row:
+    task = firing.task
+    message = None if firing.message is None else wire.message_row(firing.message, keys)
+    moments = (task.scheduled_at, firing.next_at, firing.next_anchor)
+    return (encode_id(task.task_type), task.user_key, *moments, message)
+
+
+def _pairs(flat: list[str]) -> dict[str, str]:
+    texts = iter(flat)
+    return dict(zip(texts, texts, strict=True))
+
+
+def _known_types(reply: _TypesReply) -> list[KnownType]:
+    return [
+        KnownType(
+            name=decode_id(kind), fields=_pairs(fields), enabled=enabled, version=version, differs=differs
+        )
+        for kind, fields, enabled, version, differs in reply.types
+    ]
+
+
+def _due_task(row: _DueRow) -> DueTask:
+    return DueTask(
+        task_type=decode_id(row.task_type),
+        user_key=row.user_key,
+        user_id=row.user_id,
+        device_id=row.device_id,
+        agent_id=row.agent_id,
+        scheduled_at=row.scheduled_at,
+        anchor=row.anchor,
+    )
+
+
+def _statistics(name: str, texts: dict[str, str]) -> TypeStatistics:
+    counts = {field: max(0, int(texts.get(field, 0))) for field in (*COUNTED, "max_lateness_ms")}
+    last = texts.get("last_run_at")
+    return TypeStatistics(
+        task_type=name,
+        **counts,
+        last_run_at=None if last is None else round(float(last) * 1000),
+        last_error=texts.get("last_error"),
+    )
