@@ -188,7 +188,7 @@ do
   end
 
   -- The run of a task has ended.
-  function end_run(step, task, good, problem, attempts)
+  function end_run(step, task, good, problem)
     local statistics = step.triggers .. ':statistics:' .. task.kind
     tally(step, task.kind, 'runs', 1)
     tally(step, task.kind, 'failures', good and 0 or 1)
@@ -201,7 +201,6 @@ do
     end
     task.running, step.run_ended = false, true
     set_task(step, task, 'last_status', good and 'completed' or 'failed')
-    set_task(step, task, 'retry_count', attempts)
     if good then
       set_task(step, task, 'last_exec', step.now)
     end
