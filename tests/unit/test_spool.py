@@ -26,7 +26,15 @@ from reverie.errors import (
 )
 from spooling import NOTE, put, waiting
 
-FILLED_BY_THE_ENGINE = {"level", "attempts", "losses", "requeues", "redis_message_id", "stream_key"}
+FILLED_BY_THE_ENGINE = {
+    "level",
+    "attempts",
+    "losses",
+    "requeues",
+    "redis_message_id",
+    "stream_key",
+    "user_key",
+}
 
 
 def test_imports_the_standard_library_only() -> None:

@@ -152,11 +152,13 @@ local function due_call(_, arguments)
 end
 
 local function note_lateness(step, kind, late)
-  local own = step.triggers .. ':statistics:' .. kind
-  tally(step, kind, 'lateness_ms', late)
-  if late > 0 and late > tonumber(redis.call('HGET', own, 'max_lateness_ms') or 0) then
+  local own, most = step.triggers .. ':statistics:' .. kind, step.lateness[kind]
+  most = most or tonumber(redis.call('HGET', own, 'max_lateness_ms') or 0)
+  if late > most then
     redis.call('HSET', own, 'max_lateness_ms', late)
   end
+  step.lateness[kind] = math.max(late, most)
+  tally(step, kind, 'lateness_ms', late)
 end
 
 -- A firing is a row of type, user key, the due time that was seen, the next one, its anchor, and the message if there
@@ -189,6 +191,7 @@ end
 
 local function fire_call(_, arguments)
   local step, answers, messages, tasks = open_step(arguments), {}, {}, {}
+  step.lateness = {} -- by type: the most that was known
   for index, row in ipairs(step.request.firings) do
     local task = fire(step, row)
     answers[index] = task ~= nil

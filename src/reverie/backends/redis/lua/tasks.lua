@@ -50,7 +50,8 @@ do
     if ms % 1000 == 0 then
       return string.format('%d', ms / 1000)
     end
-    return (string.gsub(string.format('%.3f', ms / 1000), '0+$', ''))
+    local text = string.format('%.3f', ms / 1000)
+    return ms % 10 == 0 and string.gsub(text, '0+$', '') or text
   end
 
   function to_ms(text)
@@ -85,16 +86,37 @@ do
     local own = key == '' and step.triggers .. ':periodic:' .. kind or step.triggers .. ':task:' .. kind .. ':' .. key
     local due = key == '' and 'next_run' or 'scheduled_at'
     local values = redis.call('HMGET', own, due, unpack(FIELDS))
-    local task = { kind = kind, key = key, hash = own, due_field = due }
-    task.scheduled_at = values[1] and to_ms(values[1]) or nil
-    for index, name in ipairs(FIELDS) do
-      local value = values[index + 1]
-      if value then
-        task[name] = IS_TIME[name] and to_ms(value) or value
-      end
-    end
-    task.known, task.running = task.status ~= nil, task.status == 'running'
-    task.retry_count = tonumber(task.retry_count or 0) or 0
+    local task = { -- made in one go: a table that grows costs more than all the rest
+      kind = kind,
+      key = key,
+      hash = own,
+      due_field = due,
+      known = values[2] and true,
+      running = values[2] == 'running',
+      scheduled_at = values[1] and to_ms(values[1]) or nil,
+      created_at = values[3] and to_ms(values[3]) or nil,
+      last_activity = values[4] and to_ms(values[4]) or nil,
+      user_id = values[5] or nil,
+      device_id = values[6] or nil,
+      agent_id = values[7] or nil,
+      retry_count = tonumber(values[8] or 0) or 0,
+      interval = values[9] and to_ms(values[9]) or nil,
+      ttl = values[10] and to_ms(values[10]) or nil,
+      anchor = values[11] and to_ms(values[11]) or nil,
+      touched = values[12] or nil,
+      item_id = values[13] or nil,
+      last_run = values[14] and to_ms(values[14]) or nil,
+      last_status = values[15] or nil,
+      last_exec = values[16] and to_ms(values[16]) or nil,
+      blocked = values[17] or nil,
+      blocks = values[18] or nil,
+      was = nil,
+      was_at = nil,
+      was_blocked = nil,
+      was_exec = nil,
+      dirty = nil,
+      changed = nil,
+    }
     keep_as_read(task)
     return task
   end
@@ -110,7 +132,7 @@ do
     end
     if make and not task.known then
       task.known, task.created_at = true, step.now
-      task.dirty.created_at, task.dirty.retry_count = true, true
+      task.dirty = { 'created_at', 'retry_count' }
     end
     return task.known and task
   end
@@ -126,7 +148,7 @@ do
   -- Changes one thing of a task; nil takes it away.
   function set_task(step, task, name, value)
     if task[name] ~= value then
-      task[name], task.dirty[name] = value, true
+      task[name], task.dirty[#task.dirty + 1] = value, name
       mark(step, task)
     end
   end
@@ -189,15 +211,12 @@ do
 
   -- The run of a task has ended.
   function end_run(step, task, good, problem)
-    local statistics = step.triggers .. ':statistics:' .. task.kind
     tally(step, task.kind, 'runs', 1)
     tally(step, task.kind, 'failures', good and 0 or 1)
     tally(step, task.kind, 'duration_ms', step.now - (task.last_run or step.now))
-    redis.call('HSET', statistics, 'last_run_at', seconds(step.now))
-    if problem and not good then
-      redis.call('HSET', statistics, 'last_error', problem)
-    elseif not good then
-      redis.call('HDEL', statistics, 'last_error')
+    if not good then
+      step.last_errors = step.last_errors or {}
+      step.last_errors[task.kind] = problem or false
     end
     task.running, step.run_ended = false, true
     set_task(step, task, 'last_status', good and 'completed' or 'failed')
@@ -279,7 +298,7 @@ do
       status = task.running and 'running' or 'idle'
     end
     values[1], values[2] = 'status', status
-    for name in pairs(task.dirty) do
+    for _, name in ipairs(task.dirty) do
       local value, written = task[name], name == 'scheduled_at' and task.due_field or name
       if value == nil then
         gone[#gone + 1] = written
@@ -332,10 +351,22 @@ do
 
   local function write_tallies(step)
     for kind, tallies in pairs(step.tallies or {}) do
+      local own = step.triggers .. ':statistics:' .. kind
       for name, amount in pairs(tallies) do
         if amount ~= 0 and name ~= 'completed' and name ~= 'failed' then
-          redis.call('HINCRBY', step.triggers .. ':statistics:' .. kind, name, amount)
+          redis.call('HINCRBY', own, name, amount)
         end
+      end
+      if tallies.runs then
+        redis.call('HSET', own, 'last_run_at', seconds(step.now))
+      end
+    end
+    for kind, problem in pairs(step.last_errors or {}) do
+      local own = step.triggers .. ':statistics:' .. kind
+      if problem then
+        redis.call('HSET', own, 'last_error', problem)
+      else
+        redis.call('HDEL', own, 'last_error')
       end
     end
   end
@@ -368,6 +399,6 @@ do
     tell_of_due(step)
     write_sorted(step)
     write_tallies(step)
-    step.changed_tasks, step.tallies, step.run_ended = nil, nil, nil
+    step.changed_tasks, step.tallies, step.last_errors, step.run_ended = nil, nil, nil, nil
   end
 end
