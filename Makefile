@@ -11,7 +11,8 @@ serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
 	$(BIN)/reverie serve
 
 test: check  ## everything CI runs: the checks, then all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
+test: export PYTHONDONTWRITEBYTECODE =  # the tests start very many processes: none shall compile all anew
 
 check: $(VENV)/.dev  ## lint, strict types, import layers
 	$(BIN)/ruff check .
@@ -27,6 +28,7 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks queue --backend sqlite --json
 	$(BIN)/python -m benchmarks queue --backend redis --json
 	$(BIN)/python -m benchmarks events --json
+	$(BIN)/python -m benchmarks triggers --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600

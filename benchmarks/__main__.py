@@ -7,7 +7,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks import events, queue
+from benchmarks import events, queue, triggers
 from benchmarks.report import print_report, print_targets, shown_progress
 from benchmarks.rounds import Sizes
 
@@ -37,6 +37,16 @@ def main() -> None:
     two.add_argument(
         "--items", type=_positive, default=1_000_000, help="how many are retained (default 1,000,000)"
     )
+    three = commands.add_parser("triggers", help="timed tasks: scheduling, firing, and how late they are")
+    three.add_argument(
+        "--waiting",
+        type=_positive,
+        default=1_000_000,
+        help="tasks that wait in the full case (default 1,000,000)",
+    )
+    three.add_argument("--due", type=_positive, default=10_000, help="tasks that are fired (default 10,000)")
+    three.add_argument("--server-binary", type=Path, metavar="PATH", help="redis: the server to start")
+    three.add_argument("--json", action="store_true", help="only the JSON line")
     for command in (one, two):
         command.add_argument(
             "--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)"
@@ -49,7 +59,15 @@ def main() -> None:
         )
         command.add_argument("--json", action="store_true", help="only the JSON line")
     arguments = parser.parse_args()
-    (_queue if arguments.what == "queue" else _events)(arguments)
+    {"queue": _queue, "events": _events, "triggers": _triggers}[arguments.what](arguments)
+
+
+def _triggers(arguments: argparse.Namespace) -> None:
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = triggers.measure(arguments.waiting, arguments.due, progress, arguments.server_binary)
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
 
 
 def _events(arguments: argparse.Namespace) -> None:

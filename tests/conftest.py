@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ def pytest_configure() -> None:
     """A shell that starts something in the background lets it, and all it starts, ignore Ctrl-C: not here."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short path: the sockets beside a file need theirs to be under a hundred characters."""
+    name = re.sub(r"\W", "_", request.node.name.removeprefix("test_"))
+    return tmp_path_factory.mktemp(name[:16])
 
 
 @pytest.fixture

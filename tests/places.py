@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from forked import REVERIE, run_command
 from reverie.scheduler import Scheduler
 from reverie.settings import Settings, load_settings
 from servers import Valkey, valkey_server
@@ -29,7 +29,6 @@ PATHS = {
     )
 }
 """What their processes need in their environment."""
-REVERIE = str(Path(sys.executable).with_name("reverie"))
 
 
 @dataclass
@@ -67,15 +66,7 @@ class Place:
 
     def command(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run one command of the shell to its end."""
-        return subprocess.run(
-            [REVERIE, *arguments],
-            env=self.environment | environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_command(arguments, self.environment | environment, self.folder)
 
     @contextmanager
     def worker(self, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -77,7 +77,9 @@ _HOMES = {
     "Snooze": "reverie.outcome:Snooze",
     "Source": "reverie.effect:Source",
     "TransientError": "reverie.failures:TransientError",
+    "TaskScheduler": "reverie.task_scheduler:TaskScheduler",
     "Turn": "reverie.turn:Turn",
+    "get_scheduler": "reverie.task_scheduler:get_scheduler",
     "mem_scheduler": "reverie.global_scheduler:mem_scheduler",
 }
 

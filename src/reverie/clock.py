@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "from_epoch_ms", "to_epoch_ms"]
+__all__ = ["EPOCH", "Clock", "SystemClock", "from_epoch_ms", "to_epoch_ms"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_NAP_S = 30.0

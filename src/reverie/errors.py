@@ -31,6 +31,7 @@ __all__ = [
     "UnhandledLabelError",
     "UnknownItemError",
     "UnknownSchemeError",
+    "UnknownTaskTypeError",
     "WaitTimeoutError",
     "is_secret",
     "redacted",
@@ -254,6 +255,16 @@ class UnknownItemError(ReverieError):
         """Name both halves of the identity."""
         self.user_id, self.item_id = user_id, item_id
         super().__init__(f"user {user_id!r} has no item or task {item_id!r}")
+
+
+class UnknownTaskTypeError(ReverieError):
+    """There is no such type of timed tasks."""
+
+    def __init__(self, task_type: str, known: list[str]) -> None:
+        """Name the type and those that there are."""
+        self.task_type, self.known = task_type, known
+        there_are = f"there are {', '.join(known)}" if known else "there are none"
+        super().__init__(f"there is no task type {task_type!r} (scheduler.tasks); {there_are}")
 
 
 class WaitTimeoutError(ReverieError):

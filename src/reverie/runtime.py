@@ -20,6 +20,7 @@ from reverie.capture.spool_reader import SpoolReader
 from reverie.clock import SystemClock
 from reverie.dispatch.alerts import BugAlerts
 from reverie.dispatch.registry import Registry
+from reverie.dispatch.settings import LabelSettings
 from reverie.dispatch.settlements import SettlementPolicy
 from reverie.dispatch.supervisor import Supervisor
 from reverie.dispatch.worker import Worker
@@ -39,16 +40,18 @@ from reverie.observe.watcher import AlertWatcher
 from reverie.observe.webhook import Webhook
 from reverie.settings import environment_of
 from reverie.storage.sqlite import Database
+from reverie.triggers.handlers import FAILED
+from reverie.triggers.settings import TaskSettings
+from reverie.triggers.tasks import Triggers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Accepted, Submitted
+    from reverie.backends.moves import Accepted, Claim, Settlement, Submitted
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
-    from reverie.dispatch.settings import LabelSettings
     from reverie.message import Key, Message
     from reverie.service import LoopService
     from reverie.settings import Settings
@@ -83,11 +86,25 @@ class Runtime:
         for label, function in BUILTIN.items():
             self.registry.add(label, function)
         self.limits = settings.limits.for_messages()
+        self._policy = SettlementPolicy(
+            limits=self.limits,
+            level_of=self.registry.orchestrator.level,
+            on_bug=BugAlerts(self.clock, settings.worker.bug_alert_s),
+        )
         self.finishes = Finishes()
         self.bus = EventBus(self.backend.broadcast)
         self.recorder = Recorder(self.bus, self.clock, round(settings.worker.lease_s * 1000))
         if settings.events.log:
             self.bus.subscribe(log_events)
+        self.triggers = Triggers(
+            settings.scheduler,
+            self.backend,
+            register=self._register_task,
+            handles=lambda label: self.registry.get(label) is not None,
+            level_of=self.registry.orchestrator.level,
+            limits=self.limits,
+            opened=self.open,
+        )
         self.metrics: Metrics | None = None
         self._middleware: list[Middleware] = []
         self.worker = self._new_worker()
@@ -122,6 +139,18 @@ class Runtime:
         """Let `function` handle `label`, from now on if a worker runs."""
         self.registry.add(label, function, batch=batch, options=options, credential_of=credential_of)
         self.worker.more_room()
+        self.triggers.clock.look()
+
+    def _register_task(self, label: str, function: Callable[[Message], Any], task: TaskSettings) -> None:
+        """Let `function` handle the messages of a timed task."""
+        self.register(label, function, options=_options(task))
+
+    def failed_task(self, claim: Claim) -> Settlement:
+        """What it means that a timed task has failed which was done without a handler."""
+        label = claim.message.label
+        task = self.triggers.types.get(label) or TaskSettings()
+        handler = Registry(self.settings.worker).add(label, bool, options=_options(task))
+        return self._policy.failed(claim, handler, FAILED)
 
     def use(self, middleware: Middleware) -> None:
         """Let `middleware` stand around every run, inside of those before it, from now on."""
@@ -173,7 +202,7 @@ class Runtime:
 
     def _services(self) -> tuple[LoopService, ...]:
         own = (self.sampler,) if self.ingester is None else (self.sampler, self.ingester)
-        return (*self.worker.services, *own)
+        return (*self.worker.services, self.triggers.clock, *own)
 
     async def ingest(self) -> None:
         """Take spooled messages into the queue from now on. Idempotent."""
@@ -244,6 +273,7 @@ class Runtime:
         await self.watch()
         if here:
             await self.worker.start()
+            await self.triggers.start()
         elif self._supervisor is None:
             settings = self.settings.model_copy(update={"app": self.app})
             self._supervisor = Supervisor(
@@ -251,6 +281,14 @@ class Runtime:
             )
             await self._supervisor.start()
         await self.ingest()
+
+    async def drain(self) -> None:
+        """Without being started: fire what is due and run all that is ready, until there is nothing."""
+        while True:
+            due = await self.triggers.clock.fire_due()
+            await self.worker.drain()
+            if due is None or not due.tasks:
+                return
 
     async def stop(self) -> None:
         """Stop the worker and let go of everything. Idempotent; a later start begins anew, on any loop."""
@@ -262,6 +300,7 @@ class Runtime:
         if self.ingester is not None:
             await self.ingester.stop(self.settings.worker.grace_s)
             self.ingester = None
+        await self.triggers.stop(self.settings.worker.grace_s)
         await self.worker.stop(self.settings.worker.grace_s)
         self.worker = self._new_worker()
         await asyncio.to_thread(self.bus.flush, FLUSH_S)
@@ -295,11 +334,7 @@ class Runtime:
             settings=settings,
             clock=self.clock,
             middleware=self._middleware,
-            policy=SettlementPolicy(
-                limits=self.limits,
-                level_of=self.registry.orchestrator.level,
-                on_bug=BugAlerts(self.clock, settings.bug_alert_s),
-            ),
+            policy=self._policy,
             recorder=self.recorder,
             on_settled=self.finishes.announce,
         )
@@ -341,6 +376,17 @@ class Runtime:
                 allow_network_fs=queue.allow_network_fs,
             )
         return self._databases[url]
+
+
+def _options(task: TaskSettings) -> LabelSettings:
+    """How the messages of a timed task are run."""
+    return LabelSettings(
+        level=task.level,
+        timeout_s=task.timeout,
+        max_attempts=task.max_retries,
+        backoff_s=task.retry.backoff_s,
+        max_backoff_s=task.retry.max_backoff_s,
+    )
 
 
 def _path(url: str) -> str:

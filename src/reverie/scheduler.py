@@ -14,18 +14,19 @@ from reverie.backends.views import StatusQuery
 from reverie.bridge import Bridge, blocking, run_here
 from reverie.capture.intake import add_message
 from reverie.control import AsyncControl, Control
-from reverie.dispatch.registry import label_options
 from reverie.errors import BackendUnavailableError, UnknownItemError, WaitTimeoutError
 from reverie.failpoints import failpoint
 from reverie.memory.interface import SearchQuery
 from reverie.message import Key, Message, content_text, new_item_id
 from reverie.observation import AsyncObservation, Observation
 from reverie.observe.status import ALL_ITEMS
+from reverie.registration import Registration
 from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
+from reverie.timed_tasks import AsyncTimedTasks, TimedTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from reverie.backends.views import ItemStatus
     from reverie.clock import Clock
     from reverie.dispatch.middleware import Middleware
-    from reverie.dispatch.registry import Orchestrator
     from reverie.memory.interface import Hit, MemoryItem
     from reverie.turn import Turn
 
@@ -74,83 +74,7 @@ class MessageFields(SubmitOptions, total=False):
     info: dict[str, Any] | None
 
 
-class _Handlers:
-    """Registering handlers: the same for both faces."""
-
-    runtime: Runtime
-
-    def handler(
-        self,
-        label: str,
-        *,
-        batch: bool | int = False,
-        cpu: bool | None = None,
-        level: int | None = None,
-        ordered: bool | None = None,
-        concurrency: int | None = None,
-        timeout: float | None = None,
-        max_attempts: int | None = None,
-        backoff: float | None = None,
-        max_backoff: float | None = None,
-        min_idle_ms: int | None = None,
-        credential: str | Callable[[Message], str] | None = None,
-    ) -> Callable[[F], F]:
-        """Let the decorated function handle `label`.
-
-        It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
-        `batch=100` at most a hundred; it may leave `ctx` out. With `cpu=True` it runs in processes that can
-        be killed, so it must stand at the top level of a module. Its import path may be given instead of a
-        function: `handler("thumbnail", cpu=True)("images:thumbnail")`. What is not given follows the
-        settings.
-
-        `credential` names what the work is paid or signed with, or is a function of the message that does: a
-        quota that is used up pauses only what uses the same one. Default: the label has one of its own.
-        """
-        options = label_options(
-            label,
-            cpu=cpu,
-            level=level,
-            ordered=ordered,
-            concurrency=concurrency,
-            batch=batch if batch is not True and batch else None,
-            timeout_s=timeout,
-            max_attempts=max_attempts,
-            backoff_s=backoff,
-            max_backoff_s=max_backoff,
-            min_idle_ms=min_idle_ms,
-            credential=None if callable(credential) else credential,
-        )
-        credential_of = credential if callable(credential) else None
-
-        def register(function: F) -> F:
-            self.runtime.register(
-                label, function, batch=bool(batch), options=options, credential_of=credential_of
-            )
-            return function
-
-        return register
-
-    def register_handlers(self, handlers: Mapping[str, Callable[..., Any] | str]) -> None:
-        """Let functions of a list of messages (or what is found at an import path) handle their labels."""
-        for label, function in handlers.items():
-            self.runtime.register(label, function, batch=True)
-
-    def middleware(self, function: M) -> M:
-        """Let the decorated function stand around every run: `async def around(batch, proceed)`.
-
-        It runs the batch by `await proceed(batch)` and answers with the outcomes, one for each message of
-        `batch.messages` in their order. The one that was added first stands outermost.
-        """
-        self.runtime.use(function)
-        return function
-
-    @property
-    def orchestrator(self) -> Orchestrator:
-        """Levels (`tasks_priorities`) and rests (`tasks_min_idle_ms`) by label."""
-        return self.runtime.registry.orchestrator
-
-
-class AsyncScheduler(_Handlers):
+class AsyncScheduler(Registration):
     """Takes in messages and, inside `async with`, runs a worker for their handlers."""
 
     def __init__(
@@ -167,6 +91,7 @@ class AsyncScheduler(_Handlers):
         self.memory = AsyncMemory(self)
         self.control = AsyncControl(self.runtime)
         self.observe = AsyncObservation(self.runtime)
+        self.triggers = AsyncTimedTasks(self.runtime)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -305,6 +230,25 @@ class AsyncScheduler(_Handlers):
         """How a business task stands, over all its items; None if nobody knows it."""
         return await self.observe.tasks.get_task_status_by_business_id(business_task_id, user_id)
 
+    async def schedule_user_task(
+        self, task_type: str, user_id: str, device_id: str | None = None, agent_id: str | None = None
+    ) -> bool:
+        """Note that a user was active: a run of this type follows after its interval.
+
+        True only if a new run was scheduled; a type that is unknown, disabled or of another trigger mode is
+        not, with a warning in the log.
+        """
+        return (await self.schedule_user_tasks(task_type, [(user_id, device_id, agent_id)]))[0]
+
+    async def schedule_user_tasks(
+        self, task_type: str, whose: Sequence[tuple[str, str | None, str | None]]
+    ) -> list[bool]:
+        """The same for many users, each with a device and an agent, in one step."""
+        return await self.runtime.triggers.schedule(
+            task_type,
+            [{"user_id": user, "device_id": device, "agent_id": agent} for user, device, agent in whose],
+        )
+
     async def start_background_monitor(self) -> None:
         """Sample how much waits and watch the alerts, without running a worker. Idempotent."""
         await self.runtime.watch()
@@ -383,7 +327,7 @@ def _submitting(
     return functools.update_wrapper(call, method)
 
 
-class Scheduler(_Handlers):
+class Scheduler(Registration):
     """Like `AsyncScheduler`, for code that blocks: the same names, the same arguments."""
 
     _inner_class = AsyncScheduler
@@ -401,6 +345,7 @@ class Scheduler(_Handlers):
         self.memory = Memory(self._inner.memory, self._bridge, self._direct)
         self.control = Control(self._inner.control, self._bridge)
         self.observe = Observation(self._inner.observe, self._bridge)
+        self.triggers = TimedTasks(self._inner.triggers, self._bridge)
 
     def __enter__(self) -> Self:
         self.start()
@@ -444,6 +389,8 @@ class Scheduler(_Handlers):
     wait = blocking(AsyncScheduler.wait)
     get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
     start_background_monitor = blocking(AsyncScheduler.start_background_monitor)
+    schedule_user_task = blocking(AsyncScheduler.schedule_user_task)
+    schedule_user_tasks = blocking(AsyncScheduler.schedule_user_tasks)
 
     @property
     def memos_message_queue(self) -> Scheduler:

@@ -22,6 +22,7 @@ from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
 from reverie.observe.settings import AlertSettings, EventSettings
+from reverie.triggers.settings import TriggerSettings
 
 if TYPE_CHECKING:
     from reverie.configuration.sources import Source
@@ -102,6 +103,7 @@ class Settings(Section):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     events: EventSettings = Field(default_factory=EventSettings)
     alerts: AlertSettings = Field(default_factory=AlertSettings)
+    scheduler: TriggerSettings = Field(default_factory=TriggerSettings)
     labels: dict[str, LabelSettings] = Field(
         default_factory=dict, description="how the messages of a label are run"
     )

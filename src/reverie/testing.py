@@ -94,7 +94,7 @@ def assert_enqueued(
 
 async def _drain(scheduler: AsyncScheduler) -> None:
     await scheduler.open()
-    await scheduler.runtime.worker.drain()
+    await scheduler.runtime.drain()
 
 
 async def _waiting(scheduler: AsyncScheduler, user_id: str) -> list[Message]:

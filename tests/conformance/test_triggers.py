@@ -251,6 +251,7 @@ async def test_a_run_that_ends_well_is_completed(bench: Bench) -> None:
     await run(bench)
     found = await state(bench)
     assert (found.status, found.last_exec, found.scheduled_at) == ("completed", bench.clock.now(), None)
+    assert found.retry_count == 0
     assert (await due(bench)).next_due is None
 
 
@@ -268,7 +269,8 @@ async def test_a_retry_is_counted_and_goes_on(bench: Bench) -> None:
     found = await state(bench)
     assert (found.status, found.retry_count) == ("running", 1)
     await run(bench)
-    assert (await state(bench)).status == "completed"
+    found = await state(bench)
+    assert (found.status, found.retry_count) == ("completed", 1)
 
 
 async def test_a_run_that_is_lost_too_often_has_failed(bench: Bench) -> None:
@@ -466,11 +468,15 @@ async def test_a_run_can_be_had_now(bench: Bench) -> None:
     assert await control(RunTask(activity()))
     await bench.backend.triggers.touch([activity("bob")])
     assert await control(RunTask(activity("bob")))
-    assert [task.user_id for task in (await due(bench)).tasks] == ["ann", "bob"]
+    found = (await due(bench)).tasks
+    assert [(task.user_id, task.last_item_id) for task in found] == [("ann", None), ("bob", None)]
     assert all(await fire(bench))
     assert await control(RunTask(activity()))
     await run(bench)
-    assert (await state(bench)).status == "pending"
+    again = await state(bench)
+    assert again.status == "pending"
+    bench.clock.advance(10)
+    assert [task.last_item_id for task in (await due(bench)).tasks] == [again.item_id]
     assert (await state(bench, "bob")).status == "completed"
     assert not await control(RunTask(activity(task_type="unknown")))
 

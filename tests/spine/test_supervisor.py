@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forked import REVERIE
 from living import children, is_gone, wait_until, wait_until_gone
-from places import REVERIE, SHARED, Place
+from places import SHARED, Place
 from reverie import Scheduler
 from reverie.backends.moves import Status
 from reverie.dispatch.supervisor import Supervisor

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commands import answer, run
-from places import REVERIE, Place
+from forked import REVERIE
+from places import Place
 from reverie import Bury, Message, Scheduler
 from reverie.cli.bulk import _url_option
 from reverie.testing import drain

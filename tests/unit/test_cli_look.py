@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commands import answer, run
-from places import REVERIE, Place
+from forked import REVERIE
+from places import Place
 from reverie import Bury, Scheduler
 from reverie.cli.output import moment, plain
 from reverie.errors import WaitTimeoutError

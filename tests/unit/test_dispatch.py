@@ -245,8 +245,8 @@ def cyclic() -> dict:
         Done(effects=[Remember(memory_id="1", text="\ud800")]),
         Done(effects=[Remember(memory_id="1", text="x", info=cyclic())]),
         Done(follow_ups=["text"]),
-        Done(follow_ups=[Message(user_id="ann", label="next", due="tomorrow")]),
-        Done(follow_ups=[Message(user_id="ann", label="next", info=cyclic())]),
+        Done(follow_ups=[Message(user_id="ann", label="next", item_id="next", due="tomorrow")]),
+        Done(follow_ups=[Message(user_id="ann", label="next", item_id="next", info=cyclic())]),
     ],
     ids=repr,
 )

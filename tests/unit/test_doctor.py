@@ -17,8 +17,9 @@ import apsw
 import pytest
 from redis import Redis
 
+from forked import REVERIE
 from living import wait_until, wait_until_gone
-from places import REVERIE, Place
+from places import Place
 from reverie.backends.moves import Status
 from reverie.cli.daemon import Daemon
 from reverie.observe.rules import failing_services
@@ -75,17 +76,20 @@ def commands_of(finding: dict[str, Any]) -> list[str]:
 
 def types(place: Place, command: str) -> str:
     """Type a command that a remedy names; it must work."""
-    words = shlex.split(command)
-    shown = subprocess.run(
-        [REVERIE if word == "reverie" else word for word in words],
-        env=place.environment,
-        cwd=place.folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=60,
-        check=False,
-    )
+    name, *arguments = shlex.split(command)
+    if name == "reverie":
+        shown = place.command(*arguments)
+    else:
+        shown = subprocess.run(
+            [name, *(REVERIE if word == "reverie" else word for word in arguments)],
+            env=place.environment,
+            cwd=place.folder,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            check=False,
+        )
     assert shown.returncode == 0, f"{command}: {shown.stderr}"
     return shown.stdout
 

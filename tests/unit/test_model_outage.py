@@ -39,6 +39,10 @@ class Model:
         self.released = threading.Event()
         self.url = ""
 
+    def patience_s(self, prompt: str) -> float:
+        """How long an answer is waited for: briefly only if there will be none."""
+        return 0.5 if self.mood(prompt).hangs else 30
+
     def taken(self) -> Counter[str]:
         asked, self.asked = self.asked, []
         return Counter(asked)
@@ -75,8 +79,8 @@ class Model:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         self.url = f"http://127.0.0.1:{server.server_port}/v1"
-        self.http = httpx.Client(timeout=0.5)
-        self.openai = openai.OpenAI(api_key="none", base_url=self.url, max_retries=0, timeout=0.5)
+        self.http = httpx.Client()
+        self.openai = openai.OpenAI(api_key="none", base_url=self.url, max_retries=0)
         try:
             yield self
         finally:
@@ -90,14 +94,16 @@ class Model:
 
 def ask_by_httpx(model: Model, prompt: str) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": prompt}]}
-    response = model.http.post(f"{model.url}/chat/completions", json=body)
+    url, patience_s = f"{model.url}/chat/completions", model.patience_s(prompt)
+    response = model.http.post(url, json=body, timeout=patience_s)
     response.raise_for_status()
     return response.json()["choices"][0]["message"]["content"]
 
 
 def ask_by_openai(model: Model, prompt: str) -> str:
     messages = [{"role": "user", "content": prompt}]
-    answer = model.openai.chat.completions.create(model="m", messages=messages)
+    patience_s = model.patience_s(prompt)
+    answer = model.openai.chat.completions.create(model="m", messages=messages, timeout=patience_s)
     return answer.choices[0].message.content
 
 

@@ -1,4 +1,4 @@
-"""No statement of the queue's daily work reads all messages, however many there are."""
+"""No statement of the daily work reads all messages, or all tasks of triggers, however many there are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.sqlite.rows import load_statements
 from reverie.backends.sqlite.submit import COLUMNS, _statement
 from reverie.backends.sqlite.views import READS
+from reverie.backends.triggers import Activity, Definition, Firing
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from reverie.testing import ManualClock
 
-FILES = ("claim", "settle", "advance", "submit", "lanes", "views", "attempts")
+FILES = ("claim", "settle", "advance", "submit", "lanes", "views", "attempts", "tasks", "triggers")
 PARTS = {"add_lanes", "fill_lanes", "insert_messages", "filter", *READS}
 """What is no whole statement; `statements` has what is made of them."""
 ALLOWED = {
@@ -67,6 +68,18 @@ async def file(tmp_path: Path, clock: ManualClock) -> Iterator[apsw.Connection]:
             for n, claim in enumerate(claims[:900])
         ]
     )
+    await backend.triggers.put([Definition(name="work", fields={}, enabled=True)])
+    await backend.triggers.touch(
+        [Activity(task_type="work", user_key=str(n), user_id=str(n), interval_ms=n * 10) for n in range(2000)]
+    )
+    clock.advance(10)
+    due = await backend.triggers.due({"work": ()}, 500)
+    await backend.triggers.fire(
+        [
+            Firing(task=task, message=Message(user_id="u", label="work", user_key=task.user_key))
+            for task in due.tasks
+        ]
+    )
     await backend.close()
     connection = apsw.Connection(str(path))
     yield connection
@@ -81,10 +94,15 @@ def plan(connection: apsw.Connection, statement: str) -> list[str]:
 
 
 def costly(statement: str, steps: list[str]) -> list[str]:
-    """The steps that read all messages, or all of one status."""
-    names = {"pending_messages", *re.findall(r"pending_messages AS (\w+)", statement)}
+    """The steps that read all messages, or all of one status; or all tasks, or all of one type."""
+    names = {
+        name
+        for table in ("pending_messages", "trigger_tasks")
+        for name in (table, *re.findall(rf"{table} AS (\w+)", statement))
+    }
     costly = re.compile(
-        rf"SCAN ({'|'.join(names)})\b|SEARCH ({'|'.join(names)})$|.*idx_pending_messages_status"
+        rf"SCAN ({'|'.join(names)})\b|SEARCH ({'|'.join(names)})($| .*\(task_type=\?\)$)"
+        r"|.*idx_pending_messages_status"
     )
     return [step for step in steps if costly.match(step)]
 
@@ -103,5 +121,7 @@ async def test_a_statement_that_reads_all_messages_is_found(file: apsw.Connectio
         "SELECT max(updated_at_epoch) FROM pending_messages",
         "SELECT count(*) FROM pending_messages AS m WHERE m.status = 'completed'",
         "SELECT 1 FROM pending_messages AS m JOIN lanes AS l ON l.lane = m.lane WHERE m.payload = ?",
+        "SELECT count(*) FROM trigger_tasks WHERE fired_at_epoch IS NOT NULL",
+        "SELECT 1 FROM trigger_tasks AS t WHERE t.task_type = ? AND t.item_id = ?",
     ):
         assert costly(statement, plan(file, statement))

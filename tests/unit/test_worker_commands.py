@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forked import REVERIE
 from living import is_gone, wait_until, wait_until_gone
-from places import REVERIE, Place
+from places import Place
 from reverie.backends.moves import Status
 from reverie.cli import daemon_control as control
 from reverie.cli.daemon import Daemon

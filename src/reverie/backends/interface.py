@@ -303,6 +303,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def triggers(self) -> TriggerStore:
+        """Rules that turn time or activity into messages."""
+        ...
+
+    @property
     def shared(self) -> SharedState:
         """What all workers share."""
         ...

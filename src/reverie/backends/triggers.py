@@ -106,6 +106,8 @@ class DueTask(msgspec.Struct, frozen=True, kw_only=True):
     """What `fire` compares: whoever is late finds another."""
     anchor: int
     """The due time by the schedule, without jitter."""
+    last_item_id: str | None = None
+    """Its last run, whose id the next one must not have."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):

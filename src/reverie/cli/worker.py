@@ -48,7 +48,7 @@ async def run_until_drained(scheduler: AsyncScheduler) -> None:
     """Run all that is ready now and what follows from it, then end."""
     await scheduler.open()
     try:
-        await scheduler.runtime.worker.drain()
+        await scheduler.runtime.drain()
     finally:
         await scheduler.stop()
 

@@ -7,7 +7,7 @@ from typing import Any
 from annotated_types import Le
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Section"]
+__all__ = ["TEN_YEARS_S", "Section"]
 
 NUMBERS = (int, float, int | None, float | None)
 TEN_YEARS_S = 10 * 365 * 24 * 3600

@@ -88,7 +88,8 @@ class LocalExecutor:
     def __init__(self, on_return: Callable[[], None] = lambda: None) -> None:
         """`on_return` hears when the thread of a handler that was given up comes back."""
         self._pools: dict[str, ThreadPool] = {}
-        self._running: dict[int, tuple[_Call, asyncio.Event]] = {}
+        self._running: dict[int, tuple[_Call, asyncio.Future[None]]] = {}
+        """With each call what is done when it is given up."""
         self._on_return = on_return
         self._hung: set[Future[None]] = set()
 
@@ -99,7 +100,7 @@ class LocalExecutor:
 
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """See `Executor.run`."""
-        call, give_up = _Call(batch, context, timeout_s), asyncio.Event()
+        call, give_up = _Call(batch, context, timeout_s), asyncio.get_running_loop().create_future()
         self._running[batch.batch_id] = (call, give_up)
         try:
             if batch.handler.is_async:
@@ -117,8 +118,8 @@ class LocalExecutor:
 
     async def abandon(self, batch_id: int) -> None:
         """See `Executor.abandon`."""
-        if batch_id in self._running:
-            self._running[batch_id][1].set()
+        if batch_id in self._running and not self._running[batch_id][1].done():
+            self._running[batch_id][1].set_result(None)
 
     def cancel(self, keys: Collection[Key]) -> None:
         """See `Executor.cancel`."""
@@ -151,25 +152,22 @@ class LocalExecutor:
         thread.add_done_callback(tell)
 
     async def _guard(
-        self, work: asyncio.Future[None], call: _Call, give_up: asyncio.Event, timeout_s: float
+        self, work: asyncio.Future[None], call: _Call, give_up: asyncio.Future[None], timeout_s: float
     ) -> None:
         """Wait for the work, unless one call of the handler takes too long or the batch is given up."""
-        giving_up = asyncio.ensure_future(give_up.wait())
-        both: set[asyncio.Future[Any]] = {work, giving_up}
         try:
             while not work.done():
                 left = timeout_s if call.ends is None else call.ends - time.monotonic()
-                if give_up.is_set():
+                if give_up.done():
                     call.give_up({})
                 elif left <= 0:
                     call.give_up(call.too_late)
                 if call.given_up:
                     return
                 nap = min(left, call.next_deadline_s())
-                await asyncio.wait(both, timeout=nap, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((work, give_up), timeout=nap, return_when=asyncio.FIRST_COMPLETED)
             work.result()
         finally:
-            giving_up.cancel()
             work.cancel()
 
 

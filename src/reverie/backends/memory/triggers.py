@@ -246,6 +246,9 @@ class MemoryTriggers:
         most = max(late, kind.statistics.max_lateness_ms)
         kind.statistics = msgspec.structs.replace(kind.statistics, max_lateness_ms=most)
         self._submit([firing.message])
+        item = self._state.items[firing.message.key]
+        if item.status.ended:  # its message was there before: nobody else would end this run
+            self._run_ended(item)
         return True
 
     def _task_of(self, item: Item) -> Task | None:
@@ -273,11 +276,7 @@ class MemoryTriggers:
         kind.count(runs=1, failures=0 if good else 1, duration_ms=now - task.fired_at)
         error = kind.statistics.last_error if good else item.error
         kind.statistics = msgspec.structs.replace(kind.statistics, last_run_at=now, last_error=error)
-        task.fired_at, task.ended, task.retry_count = (
-            None,
-            "completed" if good else "failed",
-            item.message.attempts,
-        )
+        task.fired_at, task.ended = None, "completed" if good else "failed"
         task.last_exec = now if good else task.last_exec
         if task.activity is not None:
             activity = task.activity
@@ -295,6 +294,11 @@ class MemoryTriggers:
         task.scheduled_at, task.anchor, task.touched = None, None, False
         if task.fired_at is None and task.ended is None:
             del self._tasks[command.task_type, command.user_key]
+        elif task.fired_at is None:
+            task.expires_at = self._state.clock.now() + kept_ms(
+                task.activity.ttl_ms, task.activity.interval_ms
+            )
+        self._state.wakeup.notify((TRIGGERS,))  # another type may have waited for this run
         return True
 
     def _run_now(self, activity: Activity) -> bool:
@@ -351,6 +355,7 @@ def _due_task(name: str, user_key: str, task: Task) -> DueTask:
         **_whose(task),
         scheduled_at=task.scheduled_at,
         anchor=task.scheduled_at if task.anchor is None else task.anchor,
+        last_item_id=task.item_id,
     )
 
 

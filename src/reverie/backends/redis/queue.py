@@ -96,7 +96,7 @@ class RedisQueue:
     async def _submit(
         self, library: Library, messages: Sequence[Message], claim: ClaimRequest | None
     ) -> Accepted:
-        claim_id = secrets.token_hex(16)
+        claim_id = secrets.token_hex(16) if claim else ""
         request = wire.submit_request(messages, self._keys)
         request["claim"] = wire.claim_request(claim, claim_id) if claim else None
         encoded, replication = self._encoded(request), self._replication

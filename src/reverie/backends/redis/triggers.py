@@ -58,6 +58,7 @@ class _DueRow(msgspec.Struct, frozen=True):
     user_id: str | None = None
     device_id: str | None = None
     agent_id: str | None = None
+    last_item_id: str | None = None
 
 
 class _DueReply(_Reply, frozen=True):
@@ -208,6 +209,7 @@ def _due_task(row: _DueRow) -> DueTask:
         agent_id=row.agent_id,
         scheduled_at=row.scheduled_at,
         anchor=row.anchor,
+        last_item_id=row.last_item_id,
     )
 
 

@@ -2,7 +2,7 @@
 
 `queue.py` has the moves. Each is one transaction (`step.py`); what it does in there stands in a file of its
 name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`. `shared.py` is what
-workers share.
+workers share, `triggers.py` what turns time or activity into messages.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from reverie.backends.moves import QueueLimits
 from reverie.backends.sqlite.counts import count_if_needed
 from reverie.backends.sqlite.queue import SqliteQueue
 from reverie.backends.sqlite.shared import SqliteSharedState
+from reverie.backends.sqlite.triggers import SqliteTriggers
 from reverie.backends.sqlite.views import SqliteViews
 from reverie.storage.broadcast import FileBroadcast
 
@@ -39,6 +40,7 @@ class SqliteBackend:
         self._database = database
         self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
         self.views = SqliteViews(database, clock)
+        self.triggers = SqliteTriggers(database, clock, self.queue.written)
         self.shared = SqliteSharedState(database, clock)
         self.broadcast = FileBroadcast(database.path)
         self.capabilities = Capabilities(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.backends.moves import Advance, Status
 from reverie.backends.sqlite.attempts import forget_attempts, note_run
 from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
+from reverie.backends.sqlite.runs import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,9 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
     if status.ended:
         change.depth -= 1
         step.ended(message.user_id, message.item_id, status)
+        if message.user_key is not None:
+            run = Run(message.label, message.user_key, message.item_id, status, message.attempts, error)
+            step.run_moved(run)
         step.expect(expires)
     return status, message
 

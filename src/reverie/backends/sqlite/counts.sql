@@ -35,6 +35,36 @@ SET counted_turn = turn,
       (SELECT coalesce(max(processed_at_epoch), 0) FROM pending_messages WHERE status = 'completed')
     ), 0)
 
+-- name: end_lost_runs
+-- Tasks whose run was ended by a process that does not know of them, or whose message is gone. What was touched
+-- meanwhile is due again, as after any end.
+UPDATE trigger_tasks
+SET fired_at_epoch = NULL, ended = iif(lost.good, 'completed', 'failed'),
+    last_exec_epoch = iif(lost.good, lost.ended_at, last_exec_epoch),
+    scheduled_at_epoch = iif(touched, lost.ended_at + coalesce(interval_ms, 0), scheduled_at_epoch),
+    anchor_epoch = iif(touched AND trigger_tasks.user_id IS NOT NULL, lost.ended_at + interval_ms, anchor_epoch),
+    expires_at_epoch = CASE WHEN trigger_tasks.user_id IS NOT NULL AND scheduled_at_epoch IS NULL AND NOT touched
+      THEN lost.ended_at + max(:least_kept_ms, ttl_ms, interval_ms) END
+FROM (
+  SELECT t.task_type, t.user_key, m.status IS 'completed' AS good,
+    coalesce(m.processed_at_epoch, t.fired_at_epoch) AS ended_at
+  FROM trigger_tasks AS t LEFT JOIN pending_messages AS m ON m.user_id = t.item_user_id AND m.id = t.item_id
+  WHERE t.fired_at_epoch IS NOT NULL AND (m.status IS NULL OR m.status IN ('completed', 'failed'))
+) AS lost
+WHERE trigger_tasks.task_type = lost.task_type AND trigger_tasks.user_key = lost.user_key
+
+-- name: count_tasks
+UPDATE trigger_types
+SET running = counted.running, pending = counted.pending
+FROM (
+  SELECT y.name, count(t.fired_at_epoch) AS running,
+    count(t.user_key) FILTER (
+      WHERE t.fired_at_epoch IS NULL AND (t.scheduled_at_epoch IS NOT NULL OR t.ended IS NULL)
+    ) AS pending
+  FROM trigger_types AS y LEFT JOIN trigger_tasks AS t ON t.task_type = y.name GROUP BY y.name
+) AS counted
+WHERE trigger_types.name = counted.name
+
 -- name: drop_orphans
 -- Runs of messages that a process has removed which does not know of them.
 DELETE FROM attempts

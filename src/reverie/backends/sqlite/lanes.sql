@@ -78,7 +78,7 @@ UPDATE pending_messages
 SET status = 'failed', error_message = ?2, processed_at_epoch = ?3, expires_at_epoch = ?4, waits_for = 0,
     place = NULL, due_at_epoch = NULL, updated_at_epoch = ?3
 WHERE rowid = ?1
-RETURNING message_type
+RETURNING message_type, extra ->> '$.user_key', retry_count
 
 -- name: drop_memos
 DELETE FROM memos

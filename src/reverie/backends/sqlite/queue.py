@@ -91,13 +91,13 @@ class SqliteQueue:
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         # A power cut ends the worker, too: it does not matter if the claim is forgotten with it.
-        return self._read(await self._written(lambda step: claim.claim(step, request), durable=False))
+        return self._read(await self.written(lambda step: claim.claim(step, request), durable=False))
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
     ) -> Renewal:
         """See `Queue.renew`."""
-        return await self._written(lambda step: claim.renew(step, claims, lease_ms, presence), durable=False)
+        return await self.written(lambda step: claim.renew(step, claims, lease_ms, presence), durable=False)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
@@ -107,11 +107,11 @@ class SqliteQueue:
             failpoint("inside_settle")
             return answers
 
-        return await self._written(job)
+        return await self.written(job)
 
     async def remember(self, claim_: Claim, step: str, value: str) -> bool:
         """See `Queue.remember`."""
-        return await self._written(lambda transaction: claim.remember(transaction, claim_, step, value))
+        return await self.written(lambda transaction: claim.remember(transaction, claim_, step, value))
 
     async def recall(self, claim_: Claim) -> dict[str, str]:
         """See `Queue.recall`."""
@@ -119,11 +119,11 @@ class SqliteQueue:
 
     async def control(self, command: Command) -> ControlResult:
         """See `Queue.control`."""
-        return await self._written(lambda step: control.control(step, command))
+        return await self.written(lambda step: control.control(step, command))
 
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
-        done = await self._written(lambda step: advance.advance(step, limit), durable=False)
+        done = await self.written(lambda step: advance.advance(step, limit), durable=False)
         overdue, self._overdue = self._overdue, []
         done = msgspec.structs.replace(done, ended=[*overdue, *done.ended])
         self._wakeup.set_horizon(done.next_due)
@@ -151,7 +151,8 @@ class SqliteQueue:
         self._overdue += claimed.overdue
         return claimed.read()
 
-    async def _written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
+    async def written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
+        """Run one step in the next write transaction, and wait until it is committed."""
         return await asyncio.wrap_future(self._write(job, durable=durable))
 
     def _write(self, job: Callable[[Step], T], *, durable: bool = True) -> Future[T]:

@@ -36,6 +36,7 @@ class _Rare(msgspec.Struct, omit_defaults=True):
     unique_key: str | None = None
     unique_window_s: float = 0
     unique_policy: Literal["skip", "replace", "extend"] = "skip"
+    user_key: str | None = None
 
 
 decode_json = msgspec.json.decode
@@ -60,7 +61,8 @@ def status_of(stored: str, error: str | None) -> Status:
 
 def extra_of(message: Message) -> str | None:
     """The rare fields of a message as JSON; None if it has none of them."""
-    if message.unique_key is None and not message.depends_on and message.deadline is None:
+    common = message.unique_key is None and not message.depends_on and message.deadline is None
+    if common and message.user_key is None:
         return None
     rare = _Rare(*(getattr(message, name) for name in _Rare.__struct_fields__))
     return msgspec.json.encode(rare).decode()

@@ -11,6 +11,7 @@ from reverie.backends.sqlite.advance import lose
 from reverie.backends.sqlite.attempts import note_run
 from reverie.backends.sqlite.claim import claimed_together, identity
 from reverie.backends.sqlite.rows import load_statements, status_of, to_json
+from reverie.backends.sqlite.runs import Run
 from reverie.backends.sqlite.step import UNWRITABLE
 from reverie.backends.sqlite.submit import insert
 
@@ -81,6 +82,8 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
             change.depth -= count
         for label, count in labels.items():
             step.counts.move(label, Status.IN_PROGRESS, Status.COMPLETED, count)
+        for settlement in settlements:
+            _tell_trigger(step, settlement, Status.COMPLETED)
         if step.is_waited_for:
             for settlement in settlements:
                 step.ended(*settlement.claim.key, Status.COMPLETED)
@@ -137,6 +140,16 @@ def _released(step: Step, settlement: Settlement, status: Status) -> None:
     if status.ended:
         change.depth -= 1
         step.ended(message.user_id, message.item_id, status)
+    _tell_trigger(step, settlement, status)
+
+
+def _tell_trigger(step: Step, settlement: Settlement, status: Status) -> None:
+    """Note what has become of a message for the trigger that has made it; most are made by none."""
+    message = settlement.claim.message
+    if message.user_key is not None:
+        error = "cancelled" if status is Status.CANCELLED else settlement.error
+        attempts = message.attempts + settlement.attempt
+        step.run_moved(Run(message.label, message.user_key, message.item_id, status, attempts, error))
 
 
 def _bindings(step: Step, settlement: Settlement) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from reverie.backends.moves import Status
 from reverie.backends.sqlite import counts
 from reverie.backends.sqlite.attempts import note_end
 from reverie.backends.sqlite.rows import decode_json, to_json
+from reverie.backends.sqlite.runs import Run, write_runs
 from reverie.errors import InvalidMessageError, QueueFullError
 from reverie.storage.queries import load_queries
 
@@ -83,6 +84,7 @@ class Step:
         self.apply_effects = apply_effects
         self._lanes: dict[int, LaneChange] = {}
         self._ended: list[tuple[str, str, Status]] = []
+        self._runs: list[Run] = []
         self._loaded: Counters | None = None
         self.counts = counts.Counts()
         """How many messages of each label the step has brought into which status."""
@@ -94,15 +96,18 @@ class Step:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Let what happens inside hold whole or not at all."""
-        lanes, ended, counters, counted = self._lanes, self._ended, self._loaded, self.counts
-        self._lanes, self._ended = {k: copy(v) for k, v in lanes.items()}, list(ended)
+        lanes, ended, runs = self._lanes, self._ended, self._runs
+        counters, counted = self._loaded, self.counts
+        self._lanes = {k: copy(v) for k, v in lanes.items()}
+        self._ended, self._runs = list(ended), list(runs)
         self._loaded = None if counters is None else replace(counters)
         self.counts = counted.copy()
         try:
             with self.connection:
                 yield
         except BaseException:
-            self._lanes, self._ended, self._loaded, self.counts = lanes, ended, counters, counted
+            self._lanes, self._ended, self._runs = lanes, ended, runs
+            self._loaded, self.counts = counters, counted
             raise
 
     @property
@@ -155,15 +160,21 @@ class Step:
         """A message has ended: who depends on it is looked after when the step finishes."""
         self._ended.append((user_id, item_id, status))
 
+    def run_moved(self, run: Run) -> None:
+        """A message of a trigger has ended or waits again: its task hears when the step finishes."""
+        self._runs.append(run)
+
     def end_waiting(self, row: int, user_id: str, item_id: str, lane: int, error: str) -> None:
         """End a message that waits: as cancelled, or as a dead letter with this error."""
         status = Status.CANCELLED if error == "cancelled" else Status.FAILED
         expires = self.now + self.limits.retention_ms if status is Status.CANCELLED else None
-        ((label,),) = self.rows(SQL["end_waiting"], (row, error, self.now, expires))
+        ((label, user_key, attempts),) = self.rows(SQL["end_waiting"], (row, error, self.now, expires))
         note_end(self, user_id, item_id, status, None if status is Status.CANCELLED else error)
         self.counts.move(label, Status.WAITING, status)
         self.lane(lane).depth -= 1
         self.ended(user_id, item_id, status)
+        if user_key is not None:
+            self.run_moved(Run(label, user_key, item_id, status, attempts, error))
         self.expect(expires)
 
     def expect(self, moment: int | None) -> None:
@@ -187,6 +198,9 @@ class Step:
         """Do what follows from the step's changes."""
         if self._ended:
             self._look_after_dependants()
+        if self._runs:
+            runs, self._runs = self._runs, []
+            write_runs(self, runs)
         self.write_lanes()
 
     def write_lanes(self) -> None:

@@ -65,7 +65,7 @@ local function end_item(step, user, item_id, item, status, problem, outcome)
   end
   local task = run_of(step, item_id, item)
   if task then
-    end_run(step, task, status == 'completed', status == 'cancelled' and 'cancelled' or problem, item.attempts)
+    end_run(step, task, status == 'completed', status == 'cancelled' and 'cancelled' or problem)
   end
   item.status, item.body = status, nil
   item.rare.due, item.rare.cancel_requested = nil, nil

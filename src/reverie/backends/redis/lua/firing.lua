@@ -99,6 +99,7 @@ local function due_row(task)
     agent_id = task.agent_id,
     scheduled_at = task.scheduled_at,
     anchor = task.anchor or task.scheduled_at,
+    last_item_id = task.item_id,
   }
 end
 
@@ -184,7 +185,11 @@ local function end_known(step, task, user, item_id)
   local item = known_item(step, user, item_id)
   local is_open = item.status == 'waiting' or item.status == 'in_progress'
   if not is_open or run_of(step, item_id, item) ~= task then
-    end_run(step, task, item.status == 'completed', 'its message was known already', item.attempts or 0)
+    local problem = 'its message was known already'
+    if item.note then
+      problem = cjson.decode('{' .. item.note .. '"item":0}').error or problem
+    end
+    end_run(step, task, item.status == 'completed', problem)
   end
 end
 

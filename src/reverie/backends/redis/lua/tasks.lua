@@ -210,7 +210,7 @@ do
   end
 
   -- The run of a task has ended.
-  function end_run(step, task, good, problem, attempts)
+  function end_run(step, task, good, problem)
     tally(step, task.kind, 'runs', 1)
     tally(step, task.kind, 'failures', good and 0 or 1)
     tally(step, task.kind, 'duration_ms', step.now - (task.last_run or step.now))
@@ -220,7 +220,6 @@ do
     end
     task.running, step.run_ended = false, true
     set_task(step, task, 'last_status', good and 'completed' or 'failed')
-    set_task(step, task, 'retry_count', attempts)
     if good then
       set_task(step, task, 'last_exec', step.now)
     end

@@ -1,0 +1,80 @@
+-- name: read_types
+SELECT name, fields, enabled, version, switched FROM trigger_types ORDER BY name
+
+-- name: write_type
+-- A newer configuration: it forgets what a person has switched, and keeps what is known of the runs.
+INSERT INTO trigger_types (name, fields, enabled, version) VALUES (:name, :fields, :enabled, :version)
+ON CONFLICT (name) DO UPDATE
+SET fields = excluded.fields, enabled = excluded.enabled, version = excluded.version, switched = NULL
+
+-- name: switch_type
+UPDATE trigger_types SET switched = :enabled WHERE name = :name RETURNING 1
+
+-- name: due_tasks
+-- The first of each type that are due, those due longest first; and when the next one is. Types come as
+-- [[name, [types it depends on]], …]. A task is left out while one of those is scheduled or runs for the same user key
+-- and has not ended well since the task was fired last.
+SELECT (
+    SELECT json_group_array(json_array(
+      task_type, user_key, user_id, device_id, agent_id, scheduled_at_epoch,
+      coalesce(anchor_epoch, scheduled_at_epoch), item_id
+    ))
+    FROM (
+      SELECT t.* FROM json_each(:types) AS given
+        CROSS JOIN trigger_types AS y ON y.name = given.value ->> 0
+        CROSS JOIN trigger_tasks AS t ON t.task_type = y.name AND t.user_key IN (
+          SELECT d.user_key FROM trigger_tasks AS d INDEXED BY idx_trigger_tasks_due
+          WHERE d.task_type = y.name AND d.scheduled_at_epoch IS NOT NULL AND d.fired_at_epoch IS NULL
+            AND d.scheduled_at_epoch <= :now AND NOT EXISTS (
+              SELECT 1 FROM json_each(given.value, '$[1]') AS parent
+                CROSS JOIN trigger_tasks AS o ON o.task_type = parent.value AND o.user_key = d.user_key
+              WHERE (o.scheduled_at_epoch IS NOT NULL OR o.fired_at_epoch IS NOT NULL OR o.ended IS NULL)
+                AND coalesce(o.last_exec_epoch, 0) <= coalesce(d.previous_run_epoch, 0)
+            )
+          ORDER BY d.scheduled_at_epoch, d.user_key LIMIT :limit
+        )
+      WHERE coalesce(y.switched, y.enabled)
+      ORDER BY t.scheduled_at_epoch, t.task_type, t.user_key LIMIT :limit
+    )
+  ),
+  (
+    SELECT min((
+      SELECT d.scheduled_at_epoch FROM trigger_tasks AS d INDEXED BY idx_trigger_tasks_due
+      WHERE d.task_type = y.name AND d.scheduled_at_epoch IS NOT NULL AND d.fired_at_epoch IS NULL
+        AND d.scheduled_at_epoch > :now AND NOT EXISTS (
+          SELECT 1 FROM json_each(given.value, '$[1]') AS parent
+            CROSS JOIN trigger_tasks AS o ON o.task_type = parent.value AND o.user_key = d.user_key
+          WHERE (o.scheduled_at_epoch IS NOT NULL OR o.fired_at_epoch IS NOT NULL OR o.ended IS NULL)
+            AND coalesce(o.last_exec_epoch, 0) <= coalesce(d.previous_run_epoch, 0)
+        )
+      ORDER BY d.scheduled_at_epoch LIMIT 1
+    ))
+    FROM json_each(:types) AS given CROSS JOIN trigger_types AS y ON y.name = given.value ->> 0
+    WHERE coalesce(y.switched, y.enabled)
+  )
+
+-- name: known_runs
+-- How these messages stand: [[user_id, id], …].
+SELECT m.message_type, m.id, m.status, m.error_message, m.retry_count FROM json_each(:keys) AS given
+  CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
+
+-- name: task
+SELECT task_type, user_key, iif(fired_at_epoch IS NOT NULL, 'running',
+    iif(scheduled_at_epoch IS NOT NULL, 'pending', coalesce(ended, 'pending'))),
+  user_id, device_id, agent_id, created_at_epoch, scheduled_at_epoch, last_activity_epoch, item_id, retry_count,
+  last_exec_epoch
+FROM trigger_tasks WHERE task_type = :task_type AND user_key = :user_key LIMIT :limit
+
+-- name: tasks
+SELECT task_type, user_key, iif(fired_at_epoch IS NOT NULL, 'running',
+    iif(scheduled_at_epoch IS NOT NULL, 'pending', coalesce(ended, 'pending'))),
+  user_id, device_id, agent_id, created_at_epoch, scheduled_at_epoch, last_activity_epoch, item_id, retry_count,
+  last_exec_epoch
+FROM trigger_tasks
+WHERE task_type = :task_type AND user_key >= :after AND (:after = '' OR user_key <> :after)
+ORDER BY user_key LIMIT :limit
+
+-- name: statistics
+SELECT name, pending, running, runs, failures, skipped, duration_ms, lateness_ms, max_lateness_ms, fired,
+  last_run_at_epoch, last_error
+FROM trigger_types ORDER BY name

@@ -1,0 +1,137 @@
+"""Saying who does the work: handlers, timed tasks, and what stands around their runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from reverie.dispatch.registry import label_options
+from reverie.errors import InvalidSettingError
+from reverie.triggers.settings import TaskSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from reverie.dispatch.middleware import Middleware
+    from reverie.dispatch.registry import Orchestrator
+    from reverie.message import Message
+    from reverie.runtime import Runtime
+
+__all__ = ["Registration"]
+
+F = TypeVar("F", bound="Callable[..., Any] | str")
+M = TypeVar("M", bound="Middleware")
+T = TypeVar("T", bound="Callable[..., Any]")
+
+
+class Registration:
+    """Registering handlers, triggers and middleware: the same for both faces."""
+
+    runtime: Runtime
+
+    def handler(
+        self,
+        label: str,
+        *,
+        batch: bool | int = False,
+        cpu: bool | None = None,
+        level: int | None = None,
+        ordered: bool | None = None,
+        concurrency: int | None = None,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        backoff: float | None = None,
+        max_backoff: float | None = None,
+        min_idle_ms: int | None = None,
+        credential: str | Callable[[Message], str] | None = None,
+    ) -> Callable[[F], F]:
+        """Let the decorated function handle `label`.
+
+        It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
+        `batch=100` at most a hundred; it may leave `ctx` out. With `cpu=True` it runs in processes that can
+        be killed, so it must stand at the top level of a module. Its import path may be given instead of a
+        function: `handler("thumbnail", cpu=True)("images:thumbnail")`. What is not given follows the
+        settings.
+
+        `credential` names what the work is paid or signed with, or is a function of the message that does: a
+        quota that is used up pauses only what uses the same one. Default: the label has one of its own.
+        """
+        options = label_options(
+            label,
+            cpu=cpu,
+            level=level,
+            ordered=ordered,
+            concurrency=concurrency,
+            batch=batch if batch is not True and batch else None,
+            timeout_s=timeout,
+            max_attempts=max_attempts,
+            backoff_s=backoff,
+            max_backoff_s=max_backoff,
+            min_idle_ms=min_idle_ms,
+            credential=None if callable(credential) else credential,
+        )
+        credential_of = credential if callable(credential) else None
+
+        def register(function: F) -> F:
+            self.runtime.register(
+                label, function, batch=bool(batch), options=options, credential_of=credential_of
+            )
+            return function
+
+        return register
+
+    def register_handlers(self, handlers: Mapping[str, Callable[..., Any] | str]) -> None:
+        """Let functions of a list of messages (or what is found at an import path) handle their labels."""
+        for label, function in handlers.items():
+            self.runtime.register(label, function, batch=True)
+
+    def middleware(self, function: M) -> M:
+        """Let the decorated function stand around every run: `async def around(batch, proceed)`.
+
+        It runs the batch by `await proceed(batch)` and answers with the outcomes, one for each message of
+        `batch.messages` in their order. The one that was added first stands outermost.
+        """
+        self.runtime.use(function)
+        return function
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """Levels (`tasks_priorities`) and rests (`tasks_min_idle_ms`) by label."""
+        return self.runtime.registry.orchestrator
+
+    def trigger(
+        self,
+        task_type: str,
+        *,
+        mode: Literal["user_activity", "periodic", "cron"] = "user_activity",
+        debounce: bool = False,
+        **options: Any,
+    ) -> Callable[[T], T]:
+        """Let the decorated function do the work of a timed task: `def digest(user_id, device_id, agent_id)`.
+
+        `mode` says what makes it run. The options are those of `scheduler.tasks` in the settings: interval,
+        timeout, max_retries, cron, timezone, max_wait, misfire, jitter, level, depends_on … What the settings
+        say of this type wins. It fails, and is tried again, by answering False or raising.
+        """
+        given = {
+            "enabled": True,
+            "trigger_mode": mode,
+            "mode": "debounce" if debounce else "throttle",
+            **options,
+        }
+        try:
+            settings = TaskSettings(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "options"
+            raise InvalidSettingError(
+                f"trigger({task_type!r}, {where})", first.get("input"), first["msg"]
+            ) from error
+
+        def register(function: T) -> T:
+            self.runtime.triggers.define(task_type, settings)
+            self.runtime.triggers.handle(task_type, function)
+            return function
+
+        return register

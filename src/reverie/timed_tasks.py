@@ -1,0 +1,70 @@
+"""Timed tasks: `scheduler.triggers`, in an async and a blocking form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from reverie.bridge import Bridge, blocking
+
+if TYPE_CHECKING:
+    from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
+    from reverie.runtime import Runtime
+    from reverie.triggers.tasks import Who
+
+__all__ = ["AsyncTimedTasks", "TimedTasks"]
+
+
+class AsyncTimedTasks:
+    """Which types there are and how their tasks stand; run, cancel, enable, disable."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._triggers = runtime.triggers
+
+    async def types(self) -> list[KnownType]:
+        """The task types, by name, as they are in force for all who share the queue."""
+        return await self._triggers.known_types()
+
+    async def statistics(self) -> list[TypeStatistics]:
+        """What has become of the runs of each type, by name."""
+        return await self._triggers.statistics()
+
+    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+        """The tasks of a type, by user key: those that come after `after`."""
+        return await self._triggers.tasks(task_type, after=after, limit=limit)
+
+    async def task(self, task_type: str, **who: Unpack[Who]) -> TaskState | None:
+        """How one task stands: that of a user, or without one that of a periodic or cron type."""
+        return await self._triggers.task(task_type, who)
+
+    async def run(self, task_type: str, **who: Unpack[Who]) -> bool:
+        """Let a task run now, or once more after the run that is under way; False if its type is disabled."""
+        return await self._triggers.run_now(task_type, who)
+
+    async def cancel(self, task_type: str, **who: Unpack[Who]) -> bool:
+        """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
+        return await self._triggers.cancel(task_type, who)
+
+    async def enable(self, task_type: str) -> None:
+        """Let a type run, everywhere, whatever its configuration says."""
+        await self._triggers.switch(task_type, enabled=True)
+
+    async def disable(self, task_type: str) -> None:
+        """Let a type run nowhere until it is enabled, or a configuration of a higher version comes."""
+        await self._triggers.switch(task_type, enabled=False)
+
+
+class TimedTasks:
+    """The same for code that blocks."""
+
+    def __init__(self, inner: AsyncTimedTasks, bridge: Bridge) -> None:
+        self._inner = inner
+        self._bridge = bridge
+
+    types = blocking(AsyncTimedTasks.types)
+    statistics = blocking(AsyncTimedTasks.statistics)
+    tasks = blocking(AsyncTimedTasks.tasks)
+    task = blocking(AsyncTimedTasks.task)
+    run = blocking(AsyncTimedTasks.run)
+    cancel = blocking(AsyncTimedTasks.cancel)
+    enable = blocking(AsyncTimedTasks.enable)
+    disable = blocking(AsyncTimedTasks.disable)

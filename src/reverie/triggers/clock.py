@@ -1,0 +1,107 @@
+"""The trigger clock: turns what is due into messages, at the moment it is due."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from reverie.backends.triggers import TRIGGERS
+from reverie.logs import get_logger
+from reverie.service import LoopService
+from reverie.triggers.plan import plan
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+    from reverie.backends.interface import Backend
+    from reverie.backends.triggers import Due, Firing
+    from reverie.triggers.settings import TaskSettings
+
+__all__ = ["TriggerClock"]
+
+log = get_logger(__name__)
+
+LIMIT = 500
+"""Tasks that are fired in one step."""
+BREATH_S = 0.005
+"""Between two looks: activity comes in crowds, and one look is enough for all of it."""
+
+
+class TriggerClock(LoopService):
+    """Fires due tasks of the types that this process handles, then sleeps until the next one.
+
+    Any number of instances may do so: each due time is fired by one of them.
+    """
+
+    name = "trigger_clock"
+
+    def __init__(
+        self,
+        backend: Backend,
+        types: Callable[[], Awaitable[Mapping[str, TaskSettings]]],
+        level_of: Callable[[str], int],
+        check_interval_s: Callable[[], float],
+    ) -> None:
+        """`types` says which types are in force and have a handler here."""
+        super().__init__()
+        self._backend = backend
+        self._types = types
+        self._level_of = level_of
+        self._check_interval_s = check_interval_s
+        self._news = asyncio.Event()
+        self._home: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """See `Service.start`."""
+        self._home = asyncio.get_running_loop()
+        await super().start()
+
+    async def stop(self, grace_s: float) -> None:
+        """See `Service.stop`."""
+        self._home = None
+        await super().stop(grace_s)
+
+    def look(self) -> None:
+        """There may be more to fire, for other types are in force or handled. Safe from any thread."""
+        if self._home is not None:
+            self._home.call_soon_threadsafe(self._news.set)
+
+    async def fire_due(self, types: Mapping[str, TaskSettings] | None = None) -> Due | None:
+        """Fire what is due now, one portion of it; what was found. None: there is nothing to look for.
+
+        Of these types; default: of those that this process handles.
+        """
+        types = await self._types() if types is None else types
+        if not types:
+            return None
+        wanted = {name: task.depends_on for name, task in types.items()}
+        due = await self._backend.triggers.due(wanted, LIMIT)
+        firings = [
+            plan(task, types[task.task_type], self._level_of(task.task_type), due.now) for task in due.tasks
+        ]
+        if firings:
+            fired = await self._backend.triggers.fire(firings)
+            _tell_skipped([firing for firing, done in zip(firings, fired, strict=True) if done])
+        return due
+
+    async def _turn(self) -> None:
+        self._news.clear()
+        due = await self.fire_due()
+        if due is not None and due.tasks:
+            return  # what was fired may be due again
+        waits: list[Coroutine[Any, Any, Any]] = [self._news.wait()]
+        if due is not None:
+            latest = due.now + round(self._check_interval_s() * 1000)
+            until = latest if due.next_due is None else min(latest, due.next_due)
+            waits.append(self._backend.queue.wait((TRIGGERS,), until))
+        await self._until_stopped(*waits)
+        await asyncio.sleep(BREATH_S)
+
+
+def _tell_skipped(firings: list[Firing]) -> None:
+    for firing in firings:
+        if firing.message is None:
+            task = firing.task
+            log.warning(
+                "trigger.missed", task_type=task.task_type, due=task.anchor, next_due=firing.next_anchor
+            )

@@ -1,0 +1,72 @@
+"""From a function of a user, a device and an agent to a handler of messages."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from reverie.errors import InvalidSettingError
+from reverie.outcome import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reverie.message import Message
+
+__all__ = ["FAILED", "message_handler"]
+
+NAMES = ("user_id", "device_id", "agent_id")
+FAILED = "the handler answered False"
+
+
+def message_handler(task_type: str, function: Callable[..., Any]) -> Callable[[Message], Any]:
+    """A handler that calls `function(user_id, device_id, agent_id)`, all None if it belongs to no user.
+
+    False is a failure, like an exception: it is tried again. Anything else is success.
+    """
+    by_name = _takes_names(task_type, function)
+
+    def arguments(message: Message) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        info = message.info or {}
+        ids = (
+            (message.user_id, info.get("device_id"), info.get("agent_id"))
+            if message.user_key
+            else (None,) * 3
+        )
+        return ((), dict(zip(NAMES, ids, strict=True))) if by_name else (ids, {})
+
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+
+        async def handle_async(message: Message) -> None:
+            given, named = arguments(message)
+            _check(await function(*given, **named))
+
+        return handle_async
+
+    def handle(message: Message) -> None:
+        given, named = arguments(message)
+        _check(function(*given, **named))
+
+    return handle
+
+
+def _check(answer: object) -> None:
+    if answer is False:
+        raise Retry(reason=FAILED)
+
+
+def _takes_names(task_type: str, function: Callable[..., Any]) -> bool:
+    """Whether the three ids are given by name; refuses a function that can be called in neither way."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin that does not say
+        return False
+    for given, named in ((NAMES, {}), ((), dict.fromkeys(NAMES))):
+        try:
+            signature.bind(*given, **named)
+        except TypeError:
+            continue
+        return bool(named)
+    raise InvalidSettingError(
+        f"handler of {task_type}", function, "must take user_id, device_id and agent_id"
+    )

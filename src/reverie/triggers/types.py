@@ -1,0 +1,153 @@
+"""The task types: what this process is configured with, and what is in force for all on the same backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from pydantic import ValidationError
+
+from reverie.backends.triggers import GLOBAL_KEY, Definition
+from reverie.errors import InvalidSettingError
+from reverie.logs import get_logger
+from reverie.triggers.plan import jitter_ms
+from reverie.triggers.schedule import schedule_of
+from reverie.triggers.settings import TaskSettings, TriggerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reverie.backends.interface import Backend
+    from reverie.backends.triggers import KnownType
+
+__all__ = ["TaskTypes"]
+
+log = get_logger(__name__)
+
+
+class TaskTypes:
+    """Types by name. The settings win over what the program defines."""
+
+    def __init__(self, settings: TriggerSettings, backend: Backend, dimensions: Sequence[str]) -> None:
+        """`dimensions` are the ids that user keys are made of."""
+        self._configured = settings
+        self._defined: dict[str, TaskSettings] = {}
+        self._backend = backend
+        self._dimensions = ":".join(dimensions)
+        self._is_known = False
+        self.in_force: Mapping[str, TaskSettings] = {}
+        """The types that are enabled, as they hold for everyone."""
+        self._all: dict[str, TaskSettings] = {}
+        self.differing: tuple[str, ...] = ()
+        """Types that another instance has otherwise, although its configuration has the same version."""
+
+    @property
+    def settings(self) -> TriggerSettings:
+        """What this process is configured with, and what its program has defined."""
+        return self._configured
+
+    def define(self, task_type: str, settings: TaskSettings) -> None:
+        """Let there be this type, unless the settings name it."""
+        self._defined[task_type] = settings
+        self._is_known = False
+
+    def replace(self, settings: TriggerSettings) -> None:
+        """Let other settings hold, once they are brought into force."""
+        self._configured = settings
+        self._is_known = False
+
+    def get(self, task_type: str) -> TaskSettings | None:
+        """A type as it is in force, or (not known yet) as it is configured here."""
+        return self._all.get(task_type) or self._own.get(task_type)
+
+    @property
+    def names(self) -> set[str]:
+        """All types that this process has heard of."""
+        return self._own.keys() | self._all.keys()
+
+    @property
+    def _own(self) -> dict[str, TaskSettings]:
+        return self._defined | self._configured.tasks
+
+    async def bring_into_force(self) -> None:
+        """Tell the backend of the types, unless it was told, and learn what holds."""
+        if self._is_known or not self._configured.enabled:
+            return
+        await self._check_dimensions()
+        now = (await self._backend.triggers.due({}, 1)).now
+        definitions = [self._definition(name, task, now) for name, task in self._own.items()]
+        self._learn(await self._backend.triggers.put(definitions, whole=True))
+        self._is_known = True
+
+    async def refresh(self) -> None:
+        """Learn what holds."""
+        self._learn(await self._backend.triggers.types())
+
+    def _learn(self, known: Sequence[KnownType]) -> None:
+        self._all = {one.name: _settings_of(one) for one in known}
+        self.in_force = {one.name: self._all[one.name] for one in known if one.enabled}
+        if differing := tuple(one.name for one in known if one.differs):
+            log.error(
+                "trigger.configurations_differ",
+                task_types=differing,
+                version=self._configured.version,
+                hint="give the configuration that is right a higher scheduler.version",
+            )
+        self.differing = differing
+
+    async def _check_dimensions(self) -> None:
+        """Refuse to mix keys that are made of different ids."""
+        others = {
+            one.name: one.fields["user_key"]
+            for one in await self._backend.triggers.types()
+            if one.fields.get("user_key", self._dimensions) != self._dimensions
+        }
+        if not others:
+            return
+        waiting = {
+            one.task_type: one.pending + one.running
+            for one in await self._backend.triggers.statistics()
+            if one.task_type in others and others[one.task_type] and one.pending + one.running
+        }
+        for name, count in waiting.items():
+            reason = (
+                f"{count} tasks of {name} wait under keys of {others[name]}: let them run, or cancel them "
+                "(`reverie triggers cancel`), before the ids that tell users apart change"
+            )
+            raise InvalidSettingError("scheduler.user_key_config", self._dimensions, reason)
+
+    def _definition(self, name: str, task: TaskSettings, now: int) -> Definition:
+        schedule = schedule_of(task)
+        first = None if schedule is None else schedule.first(now)
+        return Definition(
+            name=name,
+            fields=self._fields(name, task),
+            enabled=task.enabled,
+            version=self._configured.version,
+            first_due=None if first is None else first + jitter_ms(task, GLOBAL_KEY, first),
+        )
+
+    def _fields(self, name: str, task: TaskSettings) -> dict[str, str]:
+        """As people read them; `settings` has all that is not a default."""
+        own = task.model_dump(mode="json", exclude_defaults=True, exclude={"enabled"})
+        return {
+            "name": name,
+            "description": task.description,
+            "trigger_mode": task.trigger_mode,
+            "interval": f"{task.interval_s:.15g}",
+            "timeout": f"{task.timeout:.15g}",
+            "task_ttl": f"{task.task_ttl:.15g}",
+            "max_retries": str(task.max_retries),
+            "user_key": self._dimensions if task.trigger_mode == "user_activity" else "",
+            "settings": msgspec.json.encode(own, order="sorted").decode(),
+        }
+
+
+def _settings_of(known: KnownType) -> TaskSettings:
+    """The settings of a type that may come from another instance, even a newer one."""
+    try:
+        given = msgspec.json.decode(known.fields["settings"])
+        return TaskSettings(**given, enabled=known.enabled)
+    except (KeyError, TypeError, msgspec.DecodeError, ValidationError) as error:
+        reason = "was configured by an instance that this one does not understand: upgrade this one"
+        raise InvalidSettingError(f"scheduler.tasks.{known.name}", known.fields, reason) from error
