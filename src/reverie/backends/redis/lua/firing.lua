@@ -185,7 +185,11 @@ local function end_known(step, task, user, item_id)
   local item = known_item(step, user, item_id)
   local is_open = item.status == 'waiting' or item.status == 'in_progress'
   if not is_open or run_of(step, item_id, item) ~= task then
-    end_run(step, task, item.status == 'completed', 'its message was known already')
+    local problem = 'its message was known already'
+    if item.note then
+      problem = cjson.decode('{' .. item.note .. '"item":0}').error or problem
+    end
+    end_run(step, task, item.status == 'completed', problem)
   end
 end
 
