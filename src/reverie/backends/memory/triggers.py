@@ -285,6 +285,7 @@ class MemoryTriggers:
                 self._schedule(task, now + activity.interval_ms)
         elif task.touched:
             task.scheduled_at = now
+        task.touched = False
         self._state.wakeup.notify((TRIGGERS,))
 
     def _cancel(self, command: CancelTask) -> bool:
