@@ -58,5 +58,6 @@ def _end(step: Step, tasks: Tasks, task: Task, run: Run) -> None:
             task.scheduled_at = now  # the schedule goes on from its anchor
         else:
             tasks.schedule(task, now + (task.interval_ms or 0))
+    task.touched = 0
     task.rest(now)
     step.woken.add(TRIGGERS)
