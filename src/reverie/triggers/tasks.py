@@ -59,6 +59,7 @@ class Triggers:
         self._limits = limits
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
+        self._registered: dict[str, TaskSettings] = {}
         self.keys = UserKeyBuilder(settings.user_key_config)
         self.types = TaskTypes(settings, backend, self.keys.get_key_dimensions())
         self.clock = TriggerClock(
@@ -79,6 +80,7 @@ class Triggers:
     def handle(self, task_type: str, function: Callable[..., Any]) -> None:
         """Let `function(user_id, device_id, agent_id)` do the work of a type, from now on."""
         self._handlers[task_type] = message_handler(task_type, function)
+        self._registered.pop(task_type, None)
         self._register_one(task_type)
 
     def reload(self, settings: TriggerSettings) -> None:
@@ -92,20 +94,24 @@ class Triggers:
         self.clock.look()
 
     def _register_one(self, task_type: str) -> None:
-        if (settings := self.types.get(task_type)) is not None:
+        settings = self.types.get(task_type)
+        if settings is not None and settings != self._registered.get(task_type):
+            self._registered[task_type] = settings
             self._register(task_type, self._handlers[task_type], settings)
 
-    async def _fired_here(self) -> Mapping[str, TaskSettings]:
-        """The types that this process fires: those in force that it handles."""
-        if any(self._handles(name) for name in self.types.names):
-            await self.ready()
+    async def _fired_here(self) -> Mapping[str, TaskSettings] | None:
+        """The types that this process fires: those in force that it handles. None: it handles none at all."""
+        if not self.enabled or not any(self._handles(name) for name in self.types.names):
+            return None
+        await self.ready()
+        for task_type in self._handlers:
+            self._register_one(task_type)  # others may have brought another timeout into force
         return {name: task for name, task in self.types.in_force.items() if self._handles(name)}
 
     async def start(self) -> None:
-        """Fire what is due, from now on."""
-        if self.enabled:
-            await self._fired_here()  # what is wrong with the types should be said now
-            await self.clock.start()
+        """Fire what is due, from now on; nothing as long as it is not enabled."""
+        await self._fired_here()  # what is wrong with the types should be said now
+        await self.clock.start()
 
     async def stop(self, grace_s: float) -> None:
         """Fire nothing more."""
@@ -173,8 +179,11 @@ class Triggers:
 
     async def cancel(self, task_type: str, who: Who) -> bool:
         """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
+        return await self.cancel_key(task_type, self._key(who))
+
+    async def cancel_key(self, task_type: str, user_key: str) -> bool:
+        """The same for a user key as it stands in the backend."""
         await self._known(task_type)
-        user_key = self._key(who)
         forgotten = await self._backend.triggers.control(CancelTask(task_type, user_key))
         found = await self._backend.triggers.tasks(task_type, user_key)
         if not found or found[0].status != "running" or found[0].item_id is None:
@@ -196,9 +205,11 @@ class Triggers:
 
     async def _known(self, task_type: str) -> TaskSettings:
         await self.ready()
+        if self.types.get(task_type) is None:
+            await self.types.refresh()  # another instance may have it
         settings = self.types.get(task_type)
         if settings is None:
-            raise UnknownTaskTypeError(task_type, sorted(self.types.settings.tasks))
+            raise UnknownTaskTypeError(task_type, sorted(self.types.names))
         return settings
 
     def _why_not(self, task_type: str) -> str:
