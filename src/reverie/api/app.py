@@ -19,8 +19,10 @@ from reverie.api.guard import Guard
 from reverie.api.last_answer import LastAnswer
 from reverie.api.operation import operation_routes
 from reverie.api.product import product_routes
+from reverie.api.push import push_routes
 from reverie.api.scheduler import scheduler_routes
 from reverie.api.trace import Tracing
+from reverie.api.triggers import trigger_routes
 from reverie.errors import InvalidSettingError
 from reverie.version import __version__
 
@@ -60,7 +62,9 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
     app.add_middleware(LastAnswer, stopping=app.state.stopping)
     app.add_middleware(Tracing)
     app.include_router(product_routes(scheduler))
+    app.include_router(push_routes(scheduler))
     app.include_router(scheduler_routes(scheduler))
+    app.include_router(trigger_routes(scheduler))
     app.include_router(operation_routes(scheduler, with_worker=run_worker))
     handle_errors(app)
     return app

@@ -8,9 +8,10 @@ from reverie.backends.control import CancelItems, Selection
 from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
 from reverie.errors import InvalidSettingError, UnknownTaskTypeError
 from reverie.logs import get_logger
-from reverie.message import Message, check_message
+from reverie.message import Message, check_message, check_name
 from reverie.triggers.clock import TriggerClock
 from reverie.triggers.handlers import message_handler
+from reverie.triggers.overview import overview, page
 from reverie.triggers.plan import SYSTEM_USER, jitter_ms
 from reverie.triggers.types import TaskTypes
 from reverie.triggers.user_keys import UserKeyBuilder
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
     from reverie.message import MessageLimits
+    from reverie.triggers.overview import TaskPage, TypeOverview
     from reverie.triggers.settings import TaskSettings, TriggerSettings
 
     Register = Callable[[str, Callable[[Message], Any], TaskSettings], None]
@@ -117,6 +119,12 @@ class Triggers:
         """Fire nothing more."""
         await self.clock.stop(grace_s)
 
+    async def only_look(self, *, unless_empty: bool = False) -> None:
+        """Bring no types of this process into force (unless there are none): only follow those that are."""
+        await self._opened()
+        if not unless_empty or await self._backend.triggers.types():
+            self.types.only_look()
+
     async def ready(self) -> None:
         """See to it that the backend knows the types, and this process what is in force. Idempotent."""
         await self._opened()
@@ -152,6 +160,24 @@ class Triggers:
         await self.ready()
         return await self._backend.triggers.types()
 
+    async def overview(self, task_type: str | None = None) -> list[TypeOverview]:
+        """How each type is set and what has become of its runs; or only of one type.
+
+        Where none is in force, those that would be.
+        """
+        await self.ready()
+        known = await self._backend.triggers.types() or self.types.configured()
+        if task_type is not None:
+            known = [one for one in known if one.name == task_type]
+            if not known:
+                raise UnknownTaskTypeError(task_type, sorted(self.types.names))
+        return await overview(self._backend, known)
+
+    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TaskPage:
+        """The tasks of a type, some of them, and how to go on."""
+        await self._known(task_type)
+        return await page(self._backend, task_type, after, limit)
+
     async def statistics(self) -> list[TypeStatistics]:
         """What has become of the runs of each type, by name."""
         await self.ready()
@@ -179,6 +205,9 @@ class Triggers:
 
     async def cancel(self, task_type: str, who: Who) -> bool:
         """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
+        settings = await self._known(task_type)
+        if settings.trigger_mode == "user_activity":
+            who = {**who, "user_id": who.get("user_id") or ""}  # which must be there
         return await self.cancel_key(task_type, self._key(who))
 
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
@@ -234,6 +263,9 @@ class Triggers:
         user_id = who.get("user_id") or ""
         user_key = self.keys.build_key(user_id, who.get("device_id"), who.get("agent_id"))
         check_message(Message(user_id=user_id, label=task_type), self._limits)
+        for name in ("device_id", "agent_id"):
+            if (given := who.get(name)) is not None:
+                check_name(name, given, self._limits)
         ids = self.keys.parse_key(user_key)
         defaults = self.types.settings.user_key_config
         interval_ms = round(settings.interval_s * 1000)

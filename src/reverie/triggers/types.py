@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pydantic import ValidationError
 
-from reverie.backends.triggers import GLOBAL_KEY, Definition
+from reverie.backends.triggers import GLOBAL_KEY, Definition, KnownType
 from reverie.errors import InvalidSettingError
 from reverie.logs import get_logger
 from reverie.triggers.plan import jitter_ms
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.triggers import KnownType
 
 __all__ = ["TaskTypes", "settings_of"]
 
@@ -74,6 +73,14 @@ class TaskTypes:
     def names(self) -> set[str]:
         """All types that this process has heard of."""
         return self._own.keys() | self._all.keys()
+
+    def configured(self) -> list[KnownType]:
+        """The types as this process is configured, by name, in force or not."""
+        version = self._configured.version
+        return [
+            KnownType(name=name, fields=self._fields(name, task), enabled=task.enabled, version=version)
+            for name, task in sorted(self._own.items())
+        ]
 
     @property
     def _own(self) -> dict[str, TaskSettings]:
