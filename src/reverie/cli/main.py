@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from reverie.cli import act, dead, events, look, redis_commands, send, waiting
+from reverie.cli import act, dead, events, look, redis_commands, send, triggers, waiting
 from reverie.cli.app import scheduler_of
 from reverie.cli.config import config
 from reverie.cli.doctor import doctor
@@ -29,6 +29,7 @@ cli = typer.Typer(
 for part in (send, look, waiting, events, act):
     cli.add_typer(part.commands)
 cli.add_typer(dead.commands, name="dead")
+cli.add_typer(triggers.commands, name="triggers")
 cli.add_typer(config, name="config")
 cli.add_typer(redis_commands.commands, name="redis")
 cli.add_typer(worker_cli, name="worker")
