@@ -17,7 +17,7 @@ from reverie.cli.launch import here
 from reverie.cli.processes import start_of
 from reverie.errors import DaemonError
 from reverie.observe.events import EventName
-from reverie.observe.rules import SERVICE_FAILING
+from reverie.observe.rules import OF_ONE_PROCESS
 from reverie.version import __version__
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Background:
 
         def heard(_: Sequence[Event]) -> None:
             alerts = list(watcher.current.values())
-            self._write(alerts=[alert for alert in alerts if alert.rule == SERVICE_FAILING])
+            self._write(alerts=[alert for alert in alerts if alert.rule in OF_ONE_PROCESS])
 
         scheduler.observe.subscribe(heard, events=[EventName.ALERT])
 

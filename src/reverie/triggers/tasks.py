@@ -11,6 +11,7 @@ from reverie.logs import get_logger
 from reverie.message import Message, check_message, check_name
 from reverie.triggers.clock import TriggerClock
 from reverie.triggers.handlers import message_handler
+from reverie.triggers.health import TriggerWatch
 from reverie.triggers.overview import overview, page
 from reverie.triggers.plan import SYSTEM_USER, jitter_ms
 from reverie.triggers.types import TaskTypes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
     from reverie.message import MessageLimits
+    from reverie.observe.trigger_rules import TriggerHealth
     from reverie.triggers.overview import TaskPage, TypeOverview
     from reverie.triggers.settings import TaskSettings, TriggerSettings
 
@@ -64,6 +66,7 @@ class Triggers:
         self._registered: dict[str, TaskSettings] = {}
         self.keys = UserKeyBuilder(settings.user_key_config)
         self.types = TaskTypes(settings, backend, self.keys.get_key_dimensions())
+        self._watch = TriggerWatch(backend, self.types)
         self.clock = TriggerClock(
             backend, self._fired_here, level_of, lambda: self.types.settings.check_interval
         )
@@ -177,6 +180,10 @@ class Triggers:
         """The tasks of a type, some of them, and how to go on."""
         await self._known(task_type)
         return await page(self._backend, task_type, after, limit)
+
+    async def health(self, late_s: float) -> TriggerHealth | None:
+        """How the types in force are doing, `late_s` being long to wait for a run; None if they are off."""
+        return await self._watch.look(late_s) if self.enabled else None
 
     async def statistics(self) -> list[TypeStatistics]:
         """What has become of the runs of each type, by name."""
