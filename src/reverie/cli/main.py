@@ -77,11 +77,14 @@ def serve(
     """
     with shown_errors():
         from reverie.api.app import serve as run_server
+        from reverie.cli.signals import Hangups
         from reverie.errors import redacted
+        from reverie.reload import Reloader
 
         set_up_logs()
         scheduler = scheduler_of(url, app, runs=True)
         server = scheduler.runtime.settings.server
+        hangups, reloader = Hangups(), Reloader(scheduler.runtime)
         run_server(
             scheduler.asynchronous,
             host=host or server.host,
@@ -92,6 +95,7 @@ def serve(
                 f"data in {redacted(scheduler.runtime.settings.queue_url)}",
                 err=True,
             ),
+            on_start=lambda: hangups.follow(reloader.reload),
         )
 
 
