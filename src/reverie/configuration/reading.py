@@ -34,8 +34,8 @@ class Value:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from the default."""
-        return bool(self.value != self.field.default)
+        """Whether someone has set it to something else than the default."""
+        return self.source != "default" and bool(self.value != self.field.default)
 
 
 @dataclass(frozen=True)
