@@ -1,7 +1,7 @@
 """A timed task of one's own: three keys of configuration, a function, and a line that brings them together.
 
-Run it as it is: `python examples/three_keys.py`. However often Ann is active within a second, the task runs once
-for her, a second after she was active first. In `reverie.yaml` the keys stand under `scheduler: {tasks: …}`.
+Run it as it is: `python examples/three_keys.py`. However often Ann is active within a second, the task runs
+once for her, a second after she was active first. In `reverie.yaml` the keys stand under `scheduler.tasks`.
 """
 
 import threading

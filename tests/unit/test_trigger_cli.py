@@ -9,7 +9,7 @@ import pytest
 
 from commands import answer, run
 from living import wait_until
-from places import REVERIE, Place
+from places import REVERIE, SHARED, Place
 from reverie import Scheduler
 from reverie.settings import load_settings
 from reverie.testing import drain
@@ -187,7 +187,7 @@ def test_switching(place: Place, scheduler: Scheduler) -> None:
     }
 
 
-@SQLITE
+@pytest.mark.parametrize("place", SHARED, indirect=True)
 def test_a_type_that_is_enabled_from_the_shell_runs_in_a_worker_that_lives(place: Place) -> None:
     (place.folder / "app.py").write_text(APP)
     started = place.command("worker", "start", "--app", "app:scheduler")
