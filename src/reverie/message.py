@@ -30,6 +30,7 @@ __all__ = [
     "MessageLimits",
     "check_batch",
     "check_message",
+    "check_name",
     "content_text",
     "derived_id",
     "level_of",
@@ -216,11 +217,11 @@ def check_message(message: Message, limits: MessageLimits) -> None:
     Every message comes through here, so what most do not have is passed over first.
     """
     for field in _REQUIRED:
-        _check_name(field, getattr(message, field), limits)
+        check_name(field, getattr(message, field), limits)
     for field in _OPTIONAL:
         value = getattr(message, field)
         if value is not None:
-            _check_name(field, value, limits)
+            check_name(field, value, limits)
     if message.user_id[0] == "_" or message.mem_cube_id[0] == "_":
         field = "user_id" if message.user_id[0] == "_" else "mem_cube_id"
         raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
@@ -272,7 +273,7 @@ def _check_dependencies(message: Message, limits: MessageLimits) -> None:
     if message.item_id in parents:
         raise InvalidMessageError("depends_on", message.item_id, "a message cannot depend on itself")
     for parent in parents:
-        _check_name("depends_on", parent, limits)
+        check_name("depends_on", parent, limits)
     if len(parents) > limits.max_dependencies:
         reason = f"names {len(parents)} items, at most {limits.max_dependencies} are allowed"
         raise InvalidMessageError("depends_on", parents, reason)
@@ -323,7 +324,8 @@ def _depth_exceeds(value: Any, depth: int) -> bool:
     return not depth or any(_depth_exceeds(item, depth - 1) for item in inner)
 
 
-def _check_name(field: str, value: object, limits: MessageLimits) -> None:
+def check_name(field: str, value: object, limits: MessageLimits) -> None:
+    """Refuse what cannot be an id, a label or a name."""
     if (
         type(value) is str
         and value.isprintable()

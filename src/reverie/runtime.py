@@ -120,6 +120,7 @@ class Runtime:
             services=self._services,
             worker=lambda: self.worker.name,
             webhook=self._webhook,
+            triggers=lambda: self.triggers.health(settings.alerts.trigger_late_s),
         )
         self._supervisor: Supervisor | None = None
         spool = settings.spool

@@ -39,6 +39,8 @@ not; what they name is always in small letters, so a label with capitals is set 
 `null` stands for nothing.
 
 `reverie config show` lists what is in force and where it comes from, `reverie config check` what is wrong.
+`reverie config reload` lets a worker in the background read the section `scheduler` anew; other settings are
+read when a process starts ([operation](operation.md#changing-settings)).
 A bad value, or a name that does not exist, is refused when a process starts: the error says where it was
 set, its name, its value, and what is allowed.
 
@@ -103,6 +105,8 @@ def _row(field: Field) -> str:
 
 
 def _code(value: object) -> str:
+    if value == "":
+        return "nothing"
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 

@@ -45,4 +45,11 @@ def test_other_names_lead_to_settings(name: str) -> None:
 
 def test_no_setting_lacks_its_unit() -> None:
     numbers = [field.name for field in FIELDS if field.annotation in {int, float} and not field.unit]
-    assert numbers == ["queue.redis_port", "queue.redis_db", "server.port", "labels.<label>.level"]
+    assert numbers == [
+        "queue.redis_port",
+        "queue.redis_db",
+        "server.port",
+        "scheduler.version",
+        "scheduler.tasks.<task>.level",
+        "labels.<label>.level",
+    ]

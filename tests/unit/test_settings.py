@@ -28,6 +28,7 @@ from reverie.errors import InvalidSettingError, InvalidSettingsError, redacted, 
 from reverie.runtime import Runtime
 from reverie.scheduler import Scheduler
 from reverie.settings import Settings, environment_of, load_settings, read_settings
+from reverie.triggers.settings import default_tasks
 from servers import valkey
 
 
@@ -70,7 +71,10 @@ def test_the_later_source_wins_and_each_value_knows_its_own(monkeypatch: pytest.
     assert found["labels.export.level"] == (1, "reverie.yaml:5")
     assert found["labels.export.batch"] == (2, "reverie_labels__export__batch")
     known = {field.name for field in all_fields(Settings)}
-    assert {name.replace("labels.export", "labels.<label>") for name in found} == known
+    found_names = (name.replace("labels.export", "labels.<label>") for name in found)
+    assert {
+        re.sub(r"^scheduler\.tasks\.\w+", "scheduler.tasks.<task>", name) for name in found_names
+    } == known
 
 
 def test_the_file_of_the_configuration_folder_counts_if_there_is_none_here(folder: Path) -> None:
@@ -590,7 +594,11 @@ def test_show_lists_every_setting_with_its_source(monkeypatch: pytest.MonkeyPatc
     code, text, _ = run("show", "--json")
     rows = {row["setting"]: row for row in json.loads(text)}
     assert code == 0
-    assert len(rows) == sum("<" not in field.name for field in all_fields(Settings)) + 1
+    names = [field.name for field in all_fields(Settings)]
+    of_tasks = sum(name.startswith("scheduler.tasks.<task>") for name in names) * len(default_tasks())
+    assert len(rows) == sum("<" not in name for name in names) + 1 + of_tasks
+    assert rows["scheduler.tasks.data_cleanup.interval"]["value"] == 86400
+    assert not rows["scheduler.tasks.data_cleanup.interval"]["changed"]
     assert rows["worker.slots"] == {
         "setting": "worker.slots",
         "value": 5,

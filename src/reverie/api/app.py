@@ -19,8 +19,10 @@ from reverie.api.guard import Guard
 from reverie.api.last_answer import LastAnswer
 from reverie.api.operation import operation_routes
 from reverie.api.product import product_routes
+from reverie.api.push import push_routes
 from reverie.api.scheduler import scheduler_routes
 from reverie.api.trace import Tracing
+from reverie.api.triggers import trigger_routes
 from reverie.errors import InvalidSettingError
 from reverie.version import __version__
 
@@ -60,22 +62,33 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
     app.add_middleware(LastAnswer, stopping=app.state.stopping)
     app.add_middleware(Tracing)
     app.include_router(product_routes(scheduler))
+    app.include_router(push_routes(scheduler))
     app.include_router(scheduler_routes(scheduler))
+    app.include_router(trigger_routes(scheduler))
     app.include_router(operation_routes(scheduler, with_worker=run_worker))
     handle_errors(app)
     return app
 
 
 def serve(
-    scheduler: AsyncScheduler, *, host: str, port: int, run_worker: bool, announce: Callable[[str], None]
+    scheduler: AsyncScheduler,
+    *,
+    host: str,
+    port: int,
+    run_worker: bool,
+    announce: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens."""
+    """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens.
+
+    `on_start` is called on its event loop when the scheduler is started.
+    """
     _allow_open_files(OPEN_FILES)
     listener = _listen(host, port)
     asyncio.run(_try_out(scheduler))
     address, port = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
-    server = _Server(create_app(scheduler, run_worker=run_worker))
+    server = _Server(create_app(scheduler, run_worker=run_worker), on_start)
 
     def stop(*_: object) -> None:
         """Before uvicorn hears signals itself. After a clean stop it raises them again: that is no error."""
@@ -90,10 +103,16 @@ def serve(
 class _Server(uvicorn.Server):
     """Tells answers that take their time when it stops, so that nobody waits for them."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, on_start: Callable[[], None]) -> None:
         config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=LAST_ANSWERS_S)
         super().__init__(config)
         self._stopping: asyncio.Event = app.state.stopping
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen."""
+        await super().startup(sockets)
+        self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let answers end, then the application."""

@@ -18,6 +18,7 @@ from reverie.errors import (
     QueueFullError,
     ReverieError,
     UnknownItemError,
+    UnknownTaskTypeError,
     WaitTimeoutError,
 )
 from reverie.logs import get_logger
@@ -34,6 +35,7 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     InvalidSelectionError: 400,
     QueueFullError: 429,
     UnknownItemError: 404,
+    UnknownTaskTypeError: 404,
     WaitTimeoutError: 504,
     BackendUnavailableError: 503,
 }

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from reverie.message import Message, new_item_id
 from reverie.turn import Turn
 
-__all__ = ["AddRequest", "SearchRequest", "SubmitRequest"]
+__all__ = ["AddRequest", "PushRequest", "SearchRequest", "SubmitRequest", "Whose"]
 
 
 def _check_text(text: str) -> str:
@@ -78,6 +78,41 @@ class AddRequest(BaseModel):
         if isinstance(self.messages, list):
             return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
         return [Turn(content=self.messages or self.memory_content or "")]
+
+
+class Whose(BaseModel):
+    """Whose task is meant; none of it: the one that belongs to no user."""
+
+    user_id: Text | None = None
+    device_id: Text | None = None
+    agent_id: Text | None = None
+
+
+class PushRequest(Whose):
+    """What was said in a chat: `messages`, or `content` and its `role`."""
+
+    session_id: str | None = None
+    mem_cube_id: str | None = None
+    messages: list[TurnModel] | str | None = None
+    content: str | None = None
+    role: str = "user"
+    item_id: str | None = Field(None, description="repeat a request with the same id and it is kept once")
+
+    @model_validator(mode="after")
+    def check_content(self) -> PushRequest:
+        """Refuse a request that says nothing, or says it twice."""
+        if not self.messages and not self.content:
+            raise ValueError("give messages, or content: nothing was said")
+        if self.messages and self.content:
+            raise ValueError("give either messages or content, not both")
+        return self
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What was said, in order."""
+        if isinstance(self.messages, list):
+            return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
+        return [Turn(content=self.messages or self.content or "", role=self.role)]
 
 
 class SearchRequest(BaseModel):

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reverie.cli.output import shown_errors
+from reverie.cli.output import note, shown_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reverie.scheduler import Scheduler
+    from reverie.settings import Settings
 
-__all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look"]
+__all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look", "settings_or_default"]
 
 
 @contextmanager
@@ -114,3 +115,17 @@ def _why_not(module_name: str, error: Exception) -> str:
     ours = [frame for frame in frames[1:] if Path(frame.filename).is_relative_to(Path.cwd())]
     frame = (ours or frames[1:] or frames)[-1]
     return f"{frame.filename}:{frame.lineno}: {words}"
+
+
+def settings_or_default() -> Settings:
+    """The settings; if they are bad, those that are needed to find the worker, and a word about it."""
+    from reverie.errors import ReverieError
+    from reverie.settings import Settings, load_settings
+
+    try:
+        return load_settings()
+    except ReverieError as error:
+        place = os.environ.get("REVERIE_DATA_DIR")
+        settings = Settings(data_dir=place) if place else Settings()
+        note(f"the settings are bad: {error}\nlooking in the data folder {settings.data_dir}")
+        return settings

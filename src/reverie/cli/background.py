@@ -17,14 +17,15 @@ from reverie.cli.launch import here
 from reverie.cli.processes import start_of
 from reverie.errors import DaemonError
 from reverie.observe.events import EventName
-from reverie.observe.rules import SERVICE_FAILING
+from reverie.observe.rules import OF_ONE_PROCESS
 from reverie.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reverie.dispatch.settings import WorkerSettings
     from reverie.observe.events import Event
+    from reverie.reload import Reloaded
     from reverie.scheduler import Scheduler
 
 __all__ = ["Background", "tell_ready"]
@@ -86,9 +87,14 @@ class Background:
 
         def heard(_: Sequence[Event]) -> None:
             alerts = list(watcher.current.values())
-            self._write(alerts=[alert for alert in alerts if alert.rule == SERVICE_FAILING])
+            self._write(alerts=[alert for alert in alerts if alert.rule in OF_ONE_PROCESS])
 
         scheduler.observe.subscribe(heard, events=[EventName.ALERT])
+
+    async def reload(self, reload: Callable[[], Awaitable[Reloaded]]) -> None:
+        """Write down what becomes of settings that are read anew, for `reverie config reload`."""
+        answer = await reload()
+        self._write(reloads=self._state.reloads + 1, reloaded=answer)
 
     def inherit(self, yes: bool) -> None:
         """Let the lock go over to what this process becomes, or to nobody else."""

@@ -33,7 +33,7 @@ from reverie.errors import (
     SchemaTooNewError,
     redacted,
 )
-from reverie.observe.rules import SERVICE_FAILING, Alert
+from reverie.observe.rules import OF_ONE_PROCESS, Alert
 from reverie.storage.peers import peers_folder
 from reverie.version import __version__
 
@@ -394,7 +394,7 @@ def server(patient: Patient) -> list[Finding]:
         directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with directly.open(f"{address}/alerts", timeout=PATIENCE_S) as answer:
             alerts = json.load(answer)["alerts"]
-        own = [alert for alert in msgspec.convert(alerts, list[Alert]) if alert.rule == SERVICE_FAILING]
+        own = [alert for alert in msgspec.convert(alerts, list[Alert]) if alert.rule in OF_ONE_PROCESS]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = getattr(error, "reason", error)
         return [

@@ -13,11 +13,11 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from reverie.backends.interface import QueueViews
+    from reverie.backends.interface import Backend
 
-    Reader = Callable[[QueueViews], Coroutine[Any, Any, list[str]]]
+    Reader = Callable[[Backend], Coroutine[Any, Any, list[str]]]
 
-__all__ = ["dead_items", "event_names", "item_ids", "label_names", "open_items"]
+__all__ = ["dead_items", "event_names", "item_ids", "label_names", "open_items", "task_types"]
 
 PATIENCE_S = 2.0
 """Who presses tab does not wait longer."""
@@ -28,9 +28,9 @@ _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@%+/-]*")
 def label_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The labels that the queue knows."""
 
-    async def read(views: QueueViews) -> list[str]:
-        handled = [label for worker in await views.workers() for label in worker.labels]
-        return [state.label for state in await views.labels()] + handled
+    async def read(backend: Backend) -> list[str]:
+        handled = [label for worker in await backend.views.workers() for label in worker.labels]
+        return [state.label for state in await backend.views.labels()] + handled
 
     return _offered(ctx, incomplete, read)
 
@@ -50,6 +50,15 @@ def dead_items(ctx: typer.Context, incomplete: str) -> list[str]:
     return _items(ctx, incomplete, dead=True)
 
 
+def task_types(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The types of timed tasks that are in force."""
+
+    async def read(backend: Backend) -> list[str]:
+        return [one.name for one in await backend.triggers.types()]
+
+    return _offered(ctx, incomplete, read)
+
+
 def event_names(incomplete: str) -> list[str]:
     """What can happen."""
     from reverie.observe.events import EventName
@@ -60,10 +69,10 @@ def event_names(incomplete: str) -> list[str]:
 def _items(ctx: typer.Context, incomplete: str, *, only_open: bool = False, dead: bool = False) -> list[str]:
     user = ctx.params.get("user")
 
-    async def read(views: QueueViews) -> list[str]:
+    async def read(backend: Backend) -> list[str]:
         from reverie.backends.views import StatusQuery
 
-        page = await views.read(StatusQuery(user_id=user, dead=dead, limit=MOST_READ))
+        page = await backend.views.read(StatusQuery(user_id=user, dead=dead, limit=MOST_READ))
         return [row.item_id for row in page.rows if not (only_open and row.status.ended)]
 
     return [] if user is None and not dead else _offered(ctx, incomplete, read)
@@ -96,7 +105,7 @@ def _read(url: str | None, read: Reader) -> list[str]:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await backend.open()
-                return await read(backend.views)
+                return await read(backend)
         finally:
             await backend.close()
 

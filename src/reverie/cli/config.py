@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from reverie.cli.output import print_json, print_table, shown_errors
+from reverie.cli.output import note, print_json, print_table, say, show_error, shown_errors
 
 if TYPE_CHECKING:
     from reverie.configuration.reading import Reading, Value
+    from reverie.reload import Reloaded
     from reverie.settings import Settings
 
 __all__ = ["config"]
 
-config = typer.Typer(help="Look at the settings.", no_args_is_help=True)
+config = typer.Typer(help="Look at the settings, and let them be read anew.", no_args_is_help=True)
+
+NOT_RUNNING = 3
+"""The exit code of `config reload` then."""
 
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 
@@ -85,6 +89,58 @@ def check(
         typer.secho(f"error: {problem}", fg=typer.colors.RED, err=True)
     if problems:
         raise typer.Exit(1)
+
+
+@config.command()
+def reload(json: Json = False) -> None:
+    """Let the worker in the background read its settings anew, and bring the section scheduler into force.
+
+    Settings of other sections need a restart; those that differ are named. Bad settings are refused, and the
+    old ones stay in force: exit code 1. Exit code 3 if no worker runs in the background. A worker in the
+    foreground and a server do the same when they get the signal SIGHUP.
+
+    Example: reverie config reload
+    """
+    with shown_errors():
+        from reverie.cli.app import settings_or_default
+        from reverie.cli.daemon import Daemon
+        from reverie.cli.daemon_control import reload as reload_daemon
+
+        state = reload_daemon(Daemon(settings_or_default().data_dir))
+        if state is None or state.reloaded is None:
+            if json:
+                print_json({"status": "not_running"})
+            else:
+                show_error(
+                    "no worker is running in the background; a server or worker elsewhere: kill -HUP PID"
+                )
+            raise typer.Exit(NOT_RUNNING)
+        answer = state.reloaded
+        status = "refused" if answer.problems else "reloaded"
+        if json:
+            from msgspec.structs import asdict
+
+            print_json({"status": status, "pid": state.pid, **asdict(answer)})
+        else:
+            _tell(state.pid, answer)
+        if answer.problems or answer.not_in_force:
+            raise typer.Exit(1)
+
+
+def _tell(pid: int, answer: Reloaded) -> None:
+    """What became of it, in words."""
+    if answer.problems:
+        for problem in answer.problems:
+            show_error(problem)
+        note(f"the worker (process {pid}) goes on with the settings that it has")
+        return
+    says = "scheduler says something new" if answer.changed else "scheduler says the same as before"
+    say(f"the worker (process {pid}) has read its settings anew: {says}")
+    if answer.not_in_force:
+        show_error(f"what scheduler says is not in force: {answer.not_in_force}")
+    if answer.need_restart:
+        names = ", ".join(answer.need_restart)
+        note(f"these differ, too, and need a restart (reverie worker restart): {names}")
 
 
 def _row(reading: Reading[Settings], value: Value) -> dict[str, Any]:

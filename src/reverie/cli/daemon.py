@@ -17,6 +17,7 @@ from reverie.cli.launch import Launch
 from reverie.cli.processes import start_of
 from reverie.errors import redacted
 from reverie.observe.rules import Alert
+from reverie.reload import Reloaded
 
 __all__ = ["Daemon", "DaemonState", "whole_url"]
 
@@ -41,6 +42,10 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     """Where it takes work from, see `whole_url`; nothing as long as that is not known."""
     alerts: list[Alert] = []
     """What is wrong with its own duties, which nobody else can see."""
+    reloads: int = 0
+    """How often it has read its settings anew."""
+    reloaded: Reloaded | None = None
+    """What became of that the last time."""
 
 
 class Daemon:

@@ -1,4 +1,4 @@
-"""Starting and stopping the worker in the background."""
+"""Starting and stopping the worker in the background, and telling it to read its settings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from reverie.cli.processes import send_signal, wait_for_end
 from reverie.dispatch.child_process import python_command
 from reverie.errors import DaemonError
+from reverie.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from reverie.cli.daemon import Daemon, DaemonState
     from reverie.cli.launch import Launch
 
-__all__ = ["Started", "start", "stop", "try_out"]
+__all__ = ["Started", "reload", "start", "stop", "try_out"]
 
 START_S = 60.0
 """A worker that does not take work after so long has not started."""
+RELOAD_S = 60.0
+"""A worker that has not read its settings after so long will not."""
 FORGOTTEN_S = 5.0
 """A lock is held for so long at most before its process says who it is."""
 AGAIN_S = 0.5
@@ -141,6 +144,30 @@ def stop(daemon: Daemon, *, grace_s: float, now: bool, say: Callable[[str], None
     if not daemon.is_locked:
         daemon.forget()
     return state
+
+
+def reload(daemon: Daemon) -> DaemonState | None:
+    """Let the worker read its settings anew, and wait until it has; None if there is none."""
+    state = daemon.running()
+    if state is None or state.ready_at is None:
+        return None
+    if state.version != __version__:
+        raise DaemonError(
+            f"the worker in the background is Reverie {state.version}, this is {__version__}: let the new "
+            "one run, `reverie worker restart`"
+        )
+    send_signal(state.pid, state.process_start, signal.SIGHUP)
+    deadline = time.monotonic() + RELOAD_S
+    while (now := daemon.running()) is not None and now.pid == state.pid:
+        if now.reloads > state.reloads:
+            return now
+        if time.monotonic() > deadline:
+            raise DaemonError(
+                f"the worker (process {state.pid}) has not read its settings after {RELOAD_S:g} s; read why: "
+                "`reverie worker logs`"
+            )
+        time.sleep(LOOK_EVERY_S)
+    raise DaemonError(f"the worker (process {state.pid}) has ended meanwhile")
 
 
 def _stop_cleanly(state: DaemonState, grace_s: float, say: Callable[[str], None]) -> None:

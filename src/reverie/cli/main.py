@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from reverie.cli import act, dead, events, look, redis_commands, send, waiting
+from reverie.cli import act, dead, events, look, redis_commands, send, triggers, waiting
 from reverie.cli.app import scheduler_of
 from reverie.cli.config import config
 from reverie.cli.doctor import doctor
@@ -29,6 +29,7 @@ cli = typer.Typer(
 for part in (send, look, waiting, events, act):
     cli.add_typer(part.commands)
 cli.add_typer(dead.commands, name="dead")
+cli.add_typer(triggers.commands, name="triggers")
 cli.add_typer(config, name="config")
 cli.add_typer(redis_commands.commands, name="redis")
 cli.add_typer(worker_cli, name="worker")
@@ -76,11 +77,14 @@ def serve(
     """
     with shown_errors():
         from reverie.api.app import serve as run_server
+        from reverie.cli.signals import Hangups
         from reverie.errors import redacted
+        from reverie.reload import Reloader
 
         set_up_logs()
         scheduler = scheduler_of(url, app, runs=True)
         server = scheduler.runtime.settings.server
+        hangups, reloader = Hangups(), Reloader(scheduler.runtime)
         run_server(
             scheduler.asynchronous,
             host=host or server.host,
@@ -91,6 +95,7 @@ def serve(
                 f"data in {redacted(scheduler.runtime.settings.queue_url)}",
                 err=True,
             ),
+            on_start=lambda: hangups.follow(reloader.reload),
         )
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "OfCube",
     "OfLabel",
     "OfTask",
+    "Text",
     "Url",
     "User",
     "Yes",

@@ -1,16 +1,66 @@
-"""Being asked to stop: SIGTERM, Ctrl-C, and Ctrl-C again by someone who does not want to wait."""
+"""Being asked to stop, or to read the settings anew.
+
+SIGTERM and Ctrl-C stop, Ctrl-C again is by someone who does not want to wait; SIGHUP is for the settings, and
+comes too when a terminal is closed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from reverie.logs import get_logger
 
-__all__ = ["on_stop_signals", "undisturbed"]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+__all__ = ["Hangups", "on_stop_signals", "undisturbed"]
+
+log = get_logger(__name__)
+
+
+class Hangups:
+    """SIGHUP means: read the settings anew. Who has lost the terminal that it was started from stops.
+
+    That is not so for who was started to ignore it, as by nohup.
+    """
+
+    def __init__(self) -> None:
+        """Hear from now on; what is heard before `follow` waits for it."""
+        self._stops = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+        self._heard = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        signal.signal(signal.SIGHUP, lambda *_: self._heard.set())
+
+    def follow(self, reload: Callable[[], Awaitable[object]]) -> None:
+        """Do what is asked from now on, on this event loop, one after the other."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._heard.set)
+        self._task = loop.create_task(self._follow(reload), name="reverie-reload")
+
+    async def _follow(self, reload: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            await self._heard.wait()
+            self._heard.clear()
+            if self._stops and not _has_terminal():
+                log.warning("terminal.closed")
+                signal.raise_signal(signal.SIGTERM)
+                return
+            try:
+                await reload()
+            except Exception:
+                log.exception("settings.not_reloaded", hint="the old ones stay in force")
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

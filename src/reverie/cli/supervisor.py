@@ -17,11 +17,16 @@ __all__ = ["supervise"]
 
 
 async def supervise(
-    arguments: Sequence[str], *, processes: int, grace_s: float, on_ready: Callable[[], None]
+    arguments: Sequence[str],
+    *,
+    processes: int,
+    grace_s: float,
+    on_ready: Callable[[], None],
+    on_start: Callable[[Supervisor], None],
 ) -> None:
     """Run until SIGINT or SIGTERM, then stop all processes cleanly; a second Ctrl-C ends them at once.
 
-    `on_ready` is called when all take work.
+    `on_start` is called when they are started, `on_ready` when all take work.
     """
     stopping = asyncio.Event()
     heard, tell = os.pipe()
@@ -29,6 +34,7 @@ async def supervise(
     on_stop_signals(stopping.set, supervisor.kill_now)
     _count(heard, processes, on_ready)
     await supervisor.start()
+    on_start(supervisor)
     await stopping.wait()
     await supervisor.stop(grace_s)
 

@@ -22,11 +22,15 @@ log = get_logger(__name__)
 
 
 async def run_until_stopped(
-    scheduler: AsyncScheduler, lifeline: int | None = None, on_ready: Callable[[], None] | None = None
+    scheduler: AsyncScheduler,
+    lifeline: int | None = None,
+    on_ready: Callable[[], None] | None = None,
+    on_start: Callable[[], None] | None = None,
 ) -> bool:
     """Run handlers until SIGINT or SIGTERM, or until the parent is gone; then stop cleanly.
 
-    `lifeline` is a pipe that closes with the parent; `on_ready` is called when work is taken. True if it
+    `lifeline` is a pipe that closes with the parent; `on_start` and then `on_ready` are called when work is
+    taken. True if it
     stopped because too many handlers hang, which only a new process can cure.
     """
     stopping = asyncio.Event()
@@ -34,6 +38,8 @@ async def run_until_stopped(
     if lifeline is not None:
         _follow(lifeline, stopping)
     async with scheduler:
+        if on_start is not None:
+            on_start()
         if on_ready is not None:
             on_ready()
         exhausted = scheduler.runtime.worker.exhausted

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from functools import partial
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from reverie.cli.app import settings_or_default
 from reverie.cli.options import App, Json, Url
 from reverie.cli.output import note, plain, print_json, say, set_up_logs, show_error, shown_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from reverie.cli.background import Background
     from reverie.cli.daemon import Daemon, DaemonState
     from reverie.cli.launch import Launch
+    from reverie.dispatch.supervisor import Supervisor
+    from reverie.reload import Reloaded, Reloader
     from reverie.scheduler import Scheduler
     from reverie.settings import Settings
+
+    Reload = Callable[[], Awaitable[Reloaded]]
 
 __all__ = ["worker_cli"]
 
@@ -112,7 +117,7 @@ def stop(now: Now = False, json: Json = False) -> None:
     Example: reverie worker stop
     """
     with shown_errors():
-        settings = _settings_or_default()
+        settings = settings_or_default()
         daemon = _daemon(settings)
         state = _stop(settings, daemon, now=now)
         _answer(daemon, state, "stopped" if state else "not_running", json=json)
@@ -155,7 +160,7 @@ def status(json: Json = False) -> None:
     Example: reverie worker status
     """
     with shown_errors():
-        daemon = _daemon(_settings_or_default())
+        daemon = _daemon(settings_or_default())
         state = daemon.running()
         kind = "not_running" if state is None else "running" if state.ready_at else "starting"
         _answer(daemon, state, kind, json=json)
@@ -176,7 +181,7 @@ def logs(
         from reverie.cli.daemon_log import show
         from reverie.errors import DaemonError
 
-        log = _daemon(_settings_or_default()).log
+        log = _daemon(settings_or_default()).log
         try:
             for text in show(log, lines, follow=follow):
                 typer.echo(plain(text, lines=True), nl=False)
@@ -197,8 +202,6 @@ def _run(
     daemon: str | None = None,
 ) -> None:
     with shown_errors():
-        from functools import partial
-
         from reverie.cli.background import Background, tell_ready
         from reverie.runtime import Runtime
 
@@ -235,7 +238,9 @@ def _work(
     import asyncio
 
     from reverie.cli.app import scheduler_of
+    from reverie.cli.signals import Hangups
     from reverie.cli.worker import run_until_drained, run_until_stopped
+    from reverie.reload import Reloader
 
     scheduler = scheduler_of(url, app, runs=True)
     if background is not None:
@@ -247,10 +252,19 @@ def _work(
         asyncio.run(run_until_drained(scheduler.asynchronous))
         return False
     count = processes or scheduler.runtime.settings.worker.processes
+    hangups, reloader = Hangups(), Reloader(scheduler.runtime)
+
+    def follow(reload: Reload) -> None:
+        hangups.follow(reload if background is None else partial(background.reload, reload))
+
     if lifeline is None and count > 1:
-        asyncio.run(_supervise(scheduler, _options(url, app, None), count, on_ready))
+        options = _options(url, app, None)
+        asyncio.run(
+            _supervise(scheduler, options, count, on_ready=on_ready, follow=follow, reloader=reloader)
+        )
         return False
-    return asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline, on_ready))
+    start = partial(follow, reloader.reload)
+    return asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline, on_ready, start))
 
 
 def _try_out(url: str | None, app: str | None, processes: int | None) -> None:
@@ -284,10 +298,23 @@ def _refuse_processes(scheduler: Scheduler, processes: int) -> None:
 
 
 async def _supervise(
-    scheduler: Scheduler, options: dict[str, str], processes: int, on_ready: Callable[[], None] | None
+    scheduler: Scheduler,
+    options: dict[str, str],
+    processes: int,
+    *,
+    on_ready: Callable[[], None] | None,
+    follow: Callable[[Reload], None],
+    reloader: Reloader,
 ) -> None:
     """Keep worker processes running. That the queue can be opened here says that they can do so too."""
     from reverie.cli.supervisor import supervise
+
+    async def reload(supervisor: Supervisor) -> Reloaded:
+        answer = await reloader.reload()
+        await scheduler.asynchronous.stop()
+        if not answer.problems:
+            supervisor.hang_up()
+        return answer
 
     _refuse_processes(scheduler, processes)
     await scheduler.asynchronous.open()
@@ -297,6 +324,7 @@ async def _supervise(
         processes=processes,
         grace_s=scheduler.runtime.settings.worker.grace_s,
         on_ready=on_ready or (lambda: None),
+        on_start=lambda supervisor: follow(partial(reload, supervisor)),
     )
 
 
@@ -304,20 +332,6 @@ def _daemon(settings: Settings) -> Daemon:
     from reverie.cli.daemon import Daemon
 
     return Daemon(settings.data_dir)
-
-
-def _settings_or_default() -> Settings:
-    """The settings; if they are bad, those that are needed to find the worker, and a word about it."""
-    from reverie.errors import ReverieError
-    from reverie.settings import Settings, load_settings
-
-    try:
-        return load_settings()
-    except ReverieError as error:
-        place = os.environ.get("REVERIE_DATA_DIR")
-        settings = Settings(data_dir=place) if place else Settings()
-        note(f"the settings are bad: {error}\nlooking in the data folder {settings.data_dir}")
-        return settings
 
 
 def _options(url: str | None, app: str | None, processes: int | None) -> dict[str, str]:

@@ -34,8 +34,8 @@ class Value:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from the default."""
-        return bool(self.value != self.field.default)
+        """Whether someone has set it to something else than the default."""
+        return self.source != "default" and bool(self.value != self.field.default)
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,12 @@ class Reading(Generic[Model]):
         for place, value in _leaves(self.settings):
             found = find(type(self.settings), place)
             assert isinstance(found, Field)
-            setting = next((source for source in reversed(self.sources) if source.sets(place)), None)
-            yield Value(found, value, setting.where(place) if setting else "default")
+            yield Value(found, value, self.where(place))
+
+    def where(self, place: Place) -> str:
+        """The file and line, or the variable, that a setting comes from."""
+        setting = next((source for source in reversed(self.sources) if source.sets(place)), None)
+        return setting.where(place) if setting else "default"
 
 
 def read(model: type[Model], sources: Sequence[Source]) -> Reading[Model]:

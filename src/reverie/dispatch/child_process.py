@@ -77,6 +77,10 @@ class ChildProcess:
         """Ask it to stop."""
         self._process.send_signal(signal.SIGTERM)  # does nothing once it was reaped
 
+    def hang_up(self) -> None:
+        """Ask it to read its settings anew."""
+        self._process.send_signal(signal.SIGHUP)
+
     def kill_now(self) -> None:
         """End it, and what it has started in its session; `wait` says when it is gone."""
         with self._lock:

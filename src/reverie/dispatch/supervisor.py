@@ -75,6 +75,11 @@ class Supervisor:
         self.kill_now()
         await asyncio.wait(tasks)
 
+    def hang_up(self) -> None:
+        """Ask every process to read its settings anew."""
+        for child in self._children:
+            child.hang_up()
+
     def kill_now(self) -> None:
         """End all processes without a grace time."""
         for child in self._children:

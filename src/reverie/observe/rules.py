@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
+from reverie.observe.alert import Alert, command
+from reverie.observe.trigger_rules import TRIGGER_DIFFERS, check_triggers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reverie.observe.health import Health
     from reverie.observe.settings import AlertSettings
+    from reverie.observe.trigger_rules import TriggerHealth
 
-__all__ = ["SERVICE_FAILING", "Alert", "check", "failing_services"]
+__all__ = ["OF_ONE_PROCESS", "SERVICE_FAILING", "Alert", "check", "failing_services"]
 
 SERVICE_FAILING = "service_failing"
+OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TRIGGER_DIFFERS})
+"""Rules about a process itself: no other can see that they hold."""
 START = "start one: `reverie worker start` (or `reverie serve`)"
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that someone should look at."""
-
-    rule: str
-    level: Literal["warning", "error"]
-    message: str
-    """What is wrong, in words."""
-    remedy: str
-    """What to do; commands stand in backticks."""
-    subject: str = ""
-    """Which label or service it is about, if it is about one."""
-
-    @property
-    def id(self) -> str:
-        """The same for as long as the same thing is wrong."""
-        return f"{self.rule}:{self.subject}" if self.subject else self.rule
 
 
 def check(
@@ -43,6 +28,7 @@ def check(
     *,
     breakers: Mapping[str, float] | None = None,
     services: Mapping[str, int] | None = None,
+    triggers: TriggerHealth | None = None,
 ) -> list[Alert]:
     """What is wrong, worst first.
 
@@ -62,6 +48,7 @@ def check(
             )
         )
     alerts += failing_services(services or {})
+    alerts += check_triggers(triggers, settings) if triggers is not None else []
     return sorted(alerts, key=lambda alert: (alert.level != "error", alert.rule, alert.subject))
 
 
@@ -122,17 +109,9 @@ def _about_dead_letters(health: Health) -> str:
         return "see why: `reverie dead list`"
     of_it = ("--label", worst.label)
     return (
-        f"most are of the label {worst.label!r}; see why: `{_command('dead', 'list', *of_it)}`; mend that "
-        f"and send them back: `{_command('dead', 'requeue', *of_it, '--all')}`, or forget them: "
-        f"`{_command('dead', 'delete', *of_it, '--all')}`"
-    )
-
-
-def _command(*words: str) -> str:
-    """A command as it is typed into a shell; a last word that looks like an option is none."""
-    *before, last = words
-    return shlex.join(
-        ["reverie", *before, *(["--"] if before == ["resume"] and last[:1] == "-" else []), last]
+        f"most are of the label {worst.label!r}; see why: `{command('dead', 'list', *of_it)}`; mend that "
+        f"and send them back: `{command('dead', 'requeue', *of_it, '--all')}`, or forget them: "
+        f"`{command('dead', 'delete', *of_it, '--all')}`"
     )
 
 
@@ -170,7 +149,7 @@ def _labels(health: Health) -> list[Alert]:
             level="warning",
             subject=state.label,
             message=f"the label {state.label!r} is paused ({state.paused}), and {state.waiting} of it wait",
-            remedy=f"let it go on: `{_command('resume', state.label)}`",
+            remedy=f"let it go on: `{command('resume', state.label)}`",
         )
         for state in health.labels
         if state.paused is not None and state.waiting

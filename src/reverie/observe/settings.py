@@ -39,6 +39,12 @@ class AlertSettings(Section):
         gt=0,
         description="seconds without a completion while work waits; longer, and there is an error",
     )
+    trigger_late_s: float = Field(
+        60.0,
+        gt=0,
+        description="seconds that a timed task may be due without running although a worker handles it; "
+        "longer, and there is a warning",
+    )
     check_s: float = Field(10.0, gt=0, description="seconds between two looks at the rules")
     webhook_url: str | None = Field(
         None, description="address that alerts are sent to by POST; https or loopback"

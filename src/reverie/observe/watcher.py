@@ -9,11 +9,11 @@ from reverie.errors import BackendUnavailableError
 from reverie.logs import get_logger
 from reverie.observe.events import Event, EventName
 from reverie.observe.health import Pace, look
-from reverie.observe.rules import SERVICE_FAILING, check, failing_services
+from reverie.observe.rules import OF_ONE_PROCESS, SERVICE_FAILING, check, failing_services
 from reverie.service import BREAKER_AFTER, LoopService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from reverie.backends.interface import Backend
     from reverie.clock import Clock
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reverie.observe.health import Health
     from reverie.observe.rules import Alert
     from reverie.observe.settings import AlertSettings
+    from reverie.observe.trigger_rules import TriggerHealth
     from reverie.observe.webhook import Webhook
 
 __all__ = ["AlertWatcher"]
@@ -43,8 +44,11 @@ class AlertWatcher(LoopService):
         services: Callable[[], Iterable[LoopService]] = tuple,
         worker: Callable[[], str | None] = lambda: None,
         webhook: Webhook | None = None,
+        triggers: Callable[[], Awaitable[TriggerHealth | None]] | None = None,
     ) -> None:
         """`services` are the duties of this process that it also watches, `worker` names its worker.
+
+        `triggers` says how the timed tasks are doing.
 
         Of several processes, the one whose worker comes first tells; where no worker is alive, all do.
         """
@@ -55,6 +59,7 @@ class AlertWatcher(LoopService):
         self._bus = bus
         self._services = services
         self._webhook = webhook
+        self._triggers = triggers
         self._worker = worker
         self._pace = Pace()
         self.current: dict[str, Alert] = {}
@@ -71,7 +76,9 @@ class AlertWatcher(LoopService):
         breakers = {
             _breaker_name(key): max(0.0, (until - now) / 1000) for key, until in open_breakers.items()
         }
-        return health, check(health, self._settings, breakers=breakers, services=self._failing())
+        triggers = None if self._triggers is None else await self._triggers()
+        alerts = check(health, self._settings, breakers=breakers, services=self._failing(), triggers=triggers)
+        return health, alerts
 
     async def _turn(self) -> None:
         await self.watch()
@@ -95,7 +102,7 @@ class AlertWatcher(LoopService):
     def _compare(self, alerts: list[Alert]) -> None:
         """Say what has begun and what is over; who begins to lead says all that holds, lest nobody has."""
         self.current = {alert.id: alert for alert in alerts}
-        mine = {name: one for name, one in self.current.items() if self._leads or one.rule == SERVICE_FAILING}
+        mine = {name: one for name, one in self.current.items() if self._leads or one.rule in OF_ONE_PROCESS}
         begun = [alert for name, alert in mine.items() if name not in self._told]
         over = [alert for name, alert in self._told.items() if name not in self.current]
         self._told = mine

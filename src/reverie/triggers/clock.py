@@ -38,11 +38,11 @@ class TriggerClock(LoopService):
     def __init__(
         self,
         backend: Backend,
-        types: Callable[[], Awaitable[Mapping[str, TaskSettings]]],
+        types: Callable[[], Awaitable[Mapping[str, TaskSettings] | None]],
         level_of: Callable[[str], int],
         check_interval_s: Callable[[], float],
     ) -> None:
-        """`types` says which types are in force and have a handler here."""
+        """`types` says which types are in force and have a handler here; None: none that is known has one."""
         super().__init__()
         self._backend = backend
         self._types = types
@@ -72,7 +72,7 @@ class TriggerClock(LoopService):
         Of these types; default: of those that this process handles.
         """
         types = await self._types() if types is None else types
-        if not types:
+        if types is None:
             return None
         wanted = {name: task.depends_on for name, task in types.items()}
         due = await self._backend.triggers.due(wanted, LIMIT)

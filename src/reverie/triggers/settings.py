@@ -55,8 +55,11 @@ class TaskSettings(Section):
     trigger_mode: Literal["user_activity", "periodic", "cron"] = Field(
         "user_activity", description="what makes it run: a user's activity, a period, a cron expression"
     )
-    interval: Seconds | None = Field(
-        None, description="seconds from activity to run, or between two runs; default 1800, periodic 3600"
+    interval: float | None = Field(
+        None,
+        gt=0,
+        le=TEN_YEARS_S,
+        description="seconds from activity to run, or between two runs; default 1800, periodic 3600",
     )
     timeout: Seconds = Field(300, description="seconds that a run may take")
     task_ttl: Seconds = Field(7200, description="seconds that a finished task of a user is shown")
@@ -66,8 +69,11 @@ class TaskSettings(Section):
     mode: Literal["throttle", "debounce"] = Field(
         "throttle", description="whether more activity leaves the run where it is, or moves it"
     )
-    max_wait: Seconds | None = Field(
-        None, description="with mode debounce: seconds after the first activity at the latest; default: never"
+    max_wait: float | None = Field(
+        None,
+        gt=0,
+        le=TEN_YEARS_S,
+        description="seconds after the first activity at the latest, with mode debounce; default: never",
     )
     misfire: Literal["run_once", "run_all", "skip"] = Field(
         "run_once", description="due times that were missed: one run for all, one for each, or none"

@@ -8,9 +8,11 @@ from reverie.backends.control import CancelItems, Selection
 from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
 from reverie.errors import InvalidSettingError, UnknownTaskTypeError
 from reverie.logs import get_logger
-from reverie.message import Message, check_message
+from reverie.message import Message, check_message, check_name
 from reverie.triggers.clock import TriggerClock
 from reverie.triggers.handlers import message_handler
+from reverie.triggers.health import TriggerWatch
+from reverie.triggers.overview import overview, page
 from reverie.triggers.plan import SYSTEM_USER, jitter_ms
 from reverie.triggers.types import TaskTypes
 from reverie.triggers.user_keys import UserKeyBuilder
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
     from reverie.message import MessageLimits
+    from reverie.observe.trigger_rules import TriggerHealth
+    from reverie.triggers.overview import TaskPage, TypeOverview
     from reverie.triggers.settings import TaskSettings, TriggerSettings
 
     Register = Callable[[str, Callable[[Message], Any], TaskSettings], None]
@@ -59,8 +63,10 @@ class Triggers:
         self._limits = limits
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
+        self._registered: dict[str, TaskSettings] = {}
         self.keys = UserKeyBuilder(settings.user_key_config)
         self.types = TaskTypes(settings, backend, self.keys.get_key_dimensions())
+        self._watch = TriggerWatch(backend, self.types)
         self.clock = TriggerClock(
             backend, self._fired_here, level_of, lambda: self.types.settings.check_interval
         )
@@ -79,6 +85,7 @@ class Triggers:
     def handle(self, task_type: str, function: Callable[..., Any]) -> None:
         """Let `function(user_id, device_id, agent_id)` do the work of a type, from now on."""
         self._handlers[task_type] = message_handler(task_type, function)
+        self._registered.pop(task_type, None)
         self._register_one(task_type)
 
     def reload(self, settings: TriggerSettings) -> None:
@@ -92,24 +99,34 @@ class Triggers:
         self.clock.look()
 
     def _register_one(self, task_type: str) -> None:
-        if (settings := self.types.get(task_type)) is not None:
+        settings = self.types.get(task_type)
+        if settings is not None and settings != self._registered.get(task_type):
+            self._registered[task_type] = settings
             self._register(task_type, self._handlers[task_type], settings)
 
-    async def _fired_here(self) -> Mapping[str, TaskSettings]:
-        """The types that this process fires: those in force that it handles."""
-        if any(self._handles(name) for name in self.types.names):
-            await self.ready()
+    async def _fired_here(self) -> Mapping[str, TaskSettings] | None:
+        """The types that this process fires: those in force that it handles. None: it handles none at all."""
+        if not self.enabled or not any(self._handles(name) for name in self.types.names):
+            return None
+        await self.ready()
+        for task_type in self._handlers:
+            self._register_one(task_type)  # others may have brought another timeout into force
         return {name: task for name, task in self.types.in_force.items() if self._handles(name)}
 
     async def start(self) -> None:
-        """Fire what is due, from now on."""
-        if self.enabled:
-            await self._fired_here()  # what is wrong with the types should be said now
-            await self.clock.start()
+        """Fire what is due, from now on; nothing as long as it is not enabled."""
+        await self._fired_here()  # what is wrong with the types should be said now
+        await self.clock.start()
 
     async def stop(self, grace_s: float) -> None:
         """Fire nothing more."""
         await self.clock.stop(grace_s)
+
+    async def only_look(self, *, unless_empty: bool = False) -> None:
+        """Bring no types of this process into force (unless there are none): only follow those that are."""
+        await self._opened()
+        if not unless_empty or await self._backend.triggers.types():
+            self.types.only_look()
 
     async def ready(self) -> None:
         """See to it that the backend knows the types, and this process what is in force. Idempotent."""
@@ -146,6 +163,28 @@ class Triggers:
         await self.ready()
         return await self._backend.triggers.types()
 
+    async def overview(self, task_type: str | None = None) -> list[TypeOverview]:
+        """How each type is set and what has become of its runs; or only of one type.
+
+        Where none is in force, those that would be.
+        """
+        await self.ready()
+        known = await self._backend.triggers.types() or self.types.configured()
+        if task_type is not None:
+            known = [one for one in known if one.name == task_type]
+            if not known:
+                raise UnknownTaskTypeError(task_type, sorted(self.types.names))
+        return await overview(self._backend, known)
+
+    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TaskPage:
+        """The tasks of a type, some of them, and how to go on."""
+        await self._known(task_type)
+        return await page(self._backend, task_type, after, limit)
+
+    async def health(self, late_s: float) -> TriggerHealth | None:
+        """How the types in force are doing, `late_s` being long to wait for a run; None if they are off."""
+        return await self._watch.look(late_s) if self.enabled else None
+
     async def statistics(self) -> list[TypeStatistics]:
         """What has become of the runs of each type, by name."""
         await self.ready()
@@ -173,8 +212,14 @@ class Triggers:
 
     async def cancel(self, task_type: str, who: Who) -> bool:
         """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
+        settings = await self._known(task_type)
+        if settings.trigger_mode == "user_activity":
+            who = {**who, "user_id": who.get("user_id") or ""}  # which must be there
+        return await self.cancel_key(task_type, self._key(who))
+
+    async def cancel_key(self, task_type: str, user_key: str) -> bool:
+        """The same for a user key as it stands in the backend."""
         await self._known(task_type)
-        user_key = self._key(who)
         forgotten = await self._backend.triggers.control(CancelTask(task_type, user_key))
         found = await self._backend.triggers.tasks(task_type, user_key)
         if not found or found[0].status != "running" or found[0].item_id is None:
@@ -196,9 +241,11 @@ class Triggers:
 
     async def _known(self, task_type: str) -> TaskSettings:
         await self.ready()
+        if self.types.get(task_type) is None:
+            await self.types.refresh()  # another instance may have it
         settings = self.types.get(task_type)
         if settings is None:
-            raise UnknownTaskTypeError(task_type, sorted(self.types.settings.tasks))
+            raise UnknownTaskTypeError(task_type, sorted(self.types.names))
         return settings
 
     def _why_not(self, task_type: str) -> str:
@@ -223,6 +270,9 @@ class Triggers:
         user_id = who.get("user_id") or ""
         user_key = self.keys.build_key(user_id, who.get("device_id"), who.get("agent_id"))
         check_message(Message(user_id=user_id, label=task_type), self._limits)
+        for name in ("device_id", "agent_id"):
+            if (given := who.get(name)) is not None:
+                check_name(name, given, self._limits)
         ids = self.keys.parse_key(user_key)
         defaults = self.types.settings.user_key_config
         interval_ms = round(settings.interval_s * 1000)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 from pydantic import ValidationError
 
-from reverie.backends.triggers import GLOBAL_KEY, Definition
+from reverie.backends.triggers import GLOBAL_KEY, Definition, KnownType
 from reverie.errors import InvalidSettingError
 from reverie.logs import get_logger
 from reverie.triggers.plan import jitter_ms
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.triggers import KnownType
 
-__all__ = ["TaskTypes"]
+__all__ = ["TaskTypes", "settings_of"]
 
 log = get_logger(__name__)
+
+FRESH_S = 0.1
+"""What was learned so shortly ago still holds; others may have changed what is older."""
 
 
 class TaskTypes:
@@ -35,6 +38,8 @@ class TaskTypes:
         self._backend = backend
         self._dimensions = ":".join(dimensions)
         self._is_known = False
+        self._only_looks = False
+        self._learned_at = float("-inf")
         self.in_force: Mapping[str, TaskSettings] = {}
         """The types that are enabled, as they hold for everyone."""
         self._all: dict[str, TaskSettings] = {}
@@ -45,6 +50,10 @@ class TaskTypes:
     def settings(self) -> TriggerSettings:
         """What this process is configured with, and what its program has defined."""
         return self._configured
+
+    def only_look(self) -> None:
+        """Follow what is in force, and never bring this process's own types into force."""
+        self._only_looks = True
 
     def define(self, task_type: str, settings: TaskSettings) -> None:
         """Let there be this type, unless the settings name it."""
@@ -65,35 +74,52 @@ class TaskTypes:
         """All types that this process has heard of."""
         return self._own.keys() | self._all.keys()
 
+    def configured(self) -> list[KnownType]:
+        """The types as this process is configured, by name, in force or not."""
+        version = self._configured.version
+        return [
+            KnownType(name=name, fields=self._fields(name, task), enabled=task.enabled, version=version)
+            for name, task in sorted(self._own.items())
+        ]
+
     @property
     def _own(self) -> dict[str, TaskSettings]:
         return self._defined | self._configured.tasks
 
     async def bring_into_force(self) -> None:
         """Tell the backend of the types, unless it was told, and learn what holds."""
-        if self._is_known or not self._configured.enabled:
+        if self._is_known or self._only_looks:
+            if time.monotonic() - self._learned_at >= FRESH_S:
+                await self.refresh()
+            return
+        if not self._configured.enabled:
             return
         await self._check_dimensions()
         now = (await self._backend.triggers.due({}, 1)).now
         definitions = [self._definition(name, task, now) for name, task in self._own.items()]
-        self._learn(await self._backend.triggers.put(definitions, whole=True))
-        self._is_known = True
-
-    async def refresh(self) -> None:
-        """Learn what holds."""
-        self._learn(await self._backend.triggers.types())
-
-    def _learn(self, known: Sequence[KnownType]) -> None:
-        self._all = {one.name: _settings_of(one) for one in known}
-        self.in_force = {one.name: self._all[one.name] for one in known if one.enabled}
-        if differing := tuple(one.name for one in known if one.differs):
+        known = await self._backend.triggers.put(definitions, whole=True)
+        self.differing = tuple(one.name for one in known if one.differs)
+        if self.differing:
             log.error(
                 "trigger.configurations_differ",
-                task_types=differing,
+                task_types=self.differing,
                 version=self._configured.version,
                 hint="give the configuration that is right a higher scheduler.version",
             )
-        self.differing = differing
+        self._learn(known)
+        self._is_known = True
+
+    async def refresh(self) -> None:
+        """Learn what holds, also of types that only others have."""
+        known = await self._backend.triggers.types()
+        self._learn(known)
+        same = {one.name for one in known if one.version == self._configured.version}
+        self.differing = tuple(name for name in self.differing if name in same)
+
+    def _learn(self, known: Sequence[KnownType]) -> None:
+        self._all = {one.name: settings_of(one) for one in known}
+        self.in_force = {one.name: self._all[one.name] for one in known if one.enabled}
+        self._learned_at = time.monotonic()
 
     async def _check_dimensions(self) -> None:
         """Refuse to mix keys that are made of different ids."""
@@ -143,7 +169,7 @@ class TaskTypes:
         }
 
 
-def _settings_of(known: KnownType) -> TaskSettings:
+def settings_of(known: KnownType) -> TaskSettings:
     """The settings of a type that may come from another instance, even a newer one."""
     try:
         given = msgspec.json.decode(known.fields["settings"])
