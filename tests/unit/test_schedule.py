@@ -141,11 +141,12 @@ def test_a_run_that_a_person_asks_for_leaves_the_schedule_alone() -> None:
 
 
 def test_a_run_never_has_the_id_of_the_one_before() -> None:
-    first = plan(task(5000), TaskSettings(enabled=True), 3, 5000)
-    assert first.message is not None
-    again = plan(task(5000, last_item_id=first.message.item_id), TaskSettings(enabled=True), 3, 5000)
-    assert again.message is not None
-    assert again.message.item_id != first.message.item_id
+    seen: list[str | None] = [None]
+    for _ in range(4):
+        firing = plan(task(5000, last_item_id=seen[-1]), TaskSettings(enabled=True), 3, 5000)
+        assert firing.message is not None
+        seen.append(firing.message.item_id)
+    assert len(set(seen)) == 5
 
 
 def test_long_ids_are_shortened_and_differ() -> None:

@@ -72,7 +72,8 @@ def run_id(task: DueTask, due: int) -> str:
     text = f"{task.task_type}:{task.user_key}:{due}" if task.user_key else f"{task.task_type}:{due}"
     if len(text.encode()) > LONGEST_ID:
         text = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    return f"{text}+" if text == task.last_item_id else text
+    last = task.last_item_id or ""  # of the same moment only if a person asks for one run after the other
+    return f"{last}+" if last.rstrip("+") == text else text
 
 
 def jitter_ms(settings: TaskSettings, user_key: str, due: int) -> int:
