@@ -112,6 +112,12 @@ def test_a_user_task_has_no_next_time() -> None:
     assert firing.message.item_id == "t:ann:d:a:5000"
 
 
+def test_a_user_task_of_a_type_that_has_become_periodic_runs_once() -> None:
+    firing = plan(task(5000, user_key="ann", user_id="ann"), periodic(), 3, 6000)
+    assert firing.message is not None
+    assert firing.next_at is None
+
+
 def test_the_next_time_follows_the_schedule_not_the_run() -> None:
     firing = plan(task(50_000), periodic(), 3, 57_000)
     assert (firing.next_at, firing.next_anchor) == (60_000, 60_000)

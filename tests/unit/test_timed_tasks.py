@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from living import wait_until
+from living import passes, wait_until
 from reverie import Scheduler, TaskScheduler
-from reverie.errors import InvalidMessageError, InvalidSettingError, UnknownTaskTypeError
+from reverie.errors import (
+    InvalidMessageError,
+    InvalidSelectionError,
+    InvalidSettingError,
+    UnknownTaskTypeError,
+)
 from reverie.settings import Settings
 from reverie.testing import ManualClock, drain
 from servers import RedisClock, delete_keys
@@ -293,7 +298,7 @@ def test_an_async_handler_really_runs(house: House) -> None:
 
     class Digest:
         async def __call__(self, user_id, device_id, agent_id) -> bool:
-            await asyncio.sleep(0)
+            await passes()
             ran.set()
             return True
 
@@ -394,6 +399,17 @@ def test_a_run_that_failed_is_not_counted_as_done(house: House) -> None:
     drain(scheduler)
     assert len(ran) == 2
     assert scheduler.triggers.task("tick").last_exec == START + 1_005_000
+
+
+def test_what_runs_for_nobody_is_run_for_nobody(house: House) -> None:
+    scheduler = house.instance()
+    ran = recording(scheduler, "tick", mode="periodic")
+    with pytest.raises(InvalidSelectionError, match="tick runs for nobody in particular"):
+        scheduler.triggers.run("tick", user_id="ann")
+    assert scheduler.triggers.run("tick") is True
+    drain(scheduler)
+    assert ran == [(None, None, None)]
+    assert [task.user_key for task in scheduler.triggers.tasks("tick")] == [""]
 
 
 def test_no_client_can_name_the_system_tenant(house: House) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from reverie import AsyncScheduler
 from reverie.api.app import create_app
+from reverie.backends.triggers import Activity
 from reverie.errors import BackendUnavailableError
 from reverie.message import Key
 from reverie.settings import load_settings
@@ -171,8 +172,10 @@ async def test_one_type_and_its_tasks_page_by_page(client, scheduler: AsyncSched
 
 
 async def test_a_page_never_ends_at_the_task_of_nobody(client, scheduler: AsyncScheduler) -> None:
-    await scheduler.triggers.run("sweep", user_id="ann")
-    await scheduler.triggers.run("sweep", user_id="bob")
+    """A type that activity made run before has tasks of users, too."""
+    await scheduler.triggers.types()
+    users = [Activity(task_type="sweep", user_key=u, user_id=u, interval_ms=1) for u in ("ann", "bob")]
+    assert await scheduler.runtime.backend.triggers.touch(users) == [True, True]
     _, _, page = await ask(client, "GET", "/sweep", params={"limit": 1})
     assert [task["user_id"] for task in page["tasks"]] == [None, "ann"]
     _, _, page = await ask(client, "GET", "/sweep", params={"limit": 1, "after": page["next"]})
@@ -222,9 +225,11 @@ async def test_bad_pages_and_bodies_are_refused(client) -> None:
     assert (await ask(client, "GET", "/sweep", params={"limit": 1001}))[0] == 422
     assert (await ask(client, "POST", "/sweep/run", json={"user_id": 7}))[0] == 422
     code, message, _ = await ask(
-        client, "POST", "/sweep/run", json={"user_id": "ann", "device_id": "d" * 600}
+        client, "POST", "/memory_compression/run", json={"user_id": "ann", "device_id": "d" * 600}
     )
     assert (code, message[:11]) == (400, "device_id='")
+    code, message, _ = await ask(client, "POST", "/sweep/run", json={"user_id": "ann"})
+    assert (code, message) == (400, "sweep runs for nobody in particular: leave out whose it is")
 
 
 @pytest.mark.parametrize("section", [{"enabled": False, "tasks": TASKS}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from reverie.backends.triggers import Firing
+from reverie.backends.triggers import GLOBAL_KEY, Firing
 from reverie.message import Message
 from reverie.triggers.schedule import schedule_of
 
@@ -26,7 +26,7 @@ LONGEST_ID = 200
 def plan(task: DueTask, settings: TaskSettings, level: int, now: int) -> Firing:
     """Decide what a due task becomes."""
     schedule = schedule_of(settings)
-    if schedule is None:
+    if schedule is None or task.user_key != GLOBAL_KEY:  # the latter was scheduled when activity made it run
         return Firing(task=task, message=message_of(task, task.anchor, level))
     if task.scheduled_at < task.anchor:  # a person wants it now: the schedule goes on as if nothing was
         following = task.anchor if task.anchor > now else schedule.after(task.anchor, now)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from reverie.backends.control import CancelItems, Selection
 from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
-from reverie.errors import InvalidSettingError, UnknownTaskTypeError
+from reverie.errors import InvalidSelectionError, InvalidSettingError, UnknownTaskTypeError
 from reverie.logs import get_logger
 from reverie.message import Message, check_message, check_name
 from reverie.triggers.clock import TriggerClock
@@ -204,8 +204,10 @@ class Triggers:
     async def run_now(self, task_type: str, who: Who) -> bool:
         """Let a task be due now; False if the type is disabled."""
         settings = await self._known(task_type)
-        if settings.trigger_mode == "user_activity" or who.get("user_id"):
+        if settings.trigger_mode == "user_activity":
             activity = self._activity(task_type, settings, who)
+        elif any(who.values()):
+            raise InvalidSelectionError(f"{task_type} runs for nobody in particular: leave out whose it is")
         else:
             activity = Activity(task_type=task_type, user_key=GLOBAL_KEY, user_id=SYSTEM_USER, interval_ms=0)
         return await self._backend.triggers.control(RunTask(activity))
