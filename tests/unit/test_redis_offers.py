@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 
 from living import started, until
 from redis_bench import Bench, message
@@ -73,6 +75,25 @@ async def test_a_worker_that_is_gone_is_given_nothing(bench: Bench) -> None:
     assert bench.meta(message("1"))["status"] == "waiting"
     assert offers(bench) == set()
     assert bench.tokens("work") == 1
+
+
+async def test_a_worker_can_go_while_it_is_arriving(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's own time limit swallows a cancellation that comes at the moment a send is through."""
+    send = AbstractConnection.send_command
+    arriving = asyncio.Event()
+
+    async def send_and_swallow(self, *command, **options) -> None:
+        await send(self, *command, **options)
+        if command[0] == "SUBSCRIBE":
+            arriving.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(AbstractConnection, "send_command", send_and_swallow)
+    assert await bench.queue.claim(request()) == []
+    await arriving.wait()
+    async with asyncio.timeout(5):
+        await bench.queue.close()
 
 
 async def test_a_request_that_does_not_stand_is_given_nothing(bench: Bench) -> None:

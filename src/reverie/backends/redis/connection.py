@@ -159,23 +159,26 @@ class Connections:
 
     async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
         """What comes over a channel, from the first step on, over a connection of its own."""
+        cancelled_before = _cancellations()
         pools = await self._here()
         with self.named_errors():
             connection: AbstractConnection = await pools.waits.get_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.send_command("SUBSCRIBE", channel)
-                async for kind, *_, news in self._heard(connection):
+                async for kind, *_, news in self._heard(connection, cancelled_before):
                     if kind == b"message":
                         yield news
             finally:
                 await connection.disconnect(nowait=True)
                 await pools.waits.release(connection)
 
-    async def _heard(self, connection: AbstractConnection) -> AsyncGenerator[list[Any]]:
+    async def _heard(
+        self, connection: AbstractConnection, cancelled_before: int
+    ) -> AsyncGenerator[list[Any]]:
         """All answers of a connection. When it was silent for a while it is asked whether it still works."""
         asked = False
         while True:
-            cancelled_before = _cancellations()
+            _heed_cancellation(cancelled_before)
             answer = await connection.read_response(timeout=ANSWER_TIMEOUT_S)
             _heed_cancellation(cancelled_before)
             if answer is not None:
