@@ -96,27 +96,24 @@ end
 
 -- Gives messages whose items are plain to the worker: their rows. If one is not, nothing is written, and answered.
 local function start_plain(step, user, entries)
-  local item_ids, values, rows = {}, {}, {}
-  local moment, number
+  local item_ids, values, moments = {}, {}, {}
   for index, entry in ipairs(entries) do
     item_ids[index] = entry[2][4] or ''
   end
   local key = step.meta_of .. user
   local texts = redis.call('HMGET', key, unpack(item_ids))
   for index, entry in ipairs(entries) do
-    local text, submitted = plain_claimed(step, texts[index] or '', entry[1])
+    local text, submitted_at = plain_claimed(step, texts[index] or '', entry[1])
     if not text then
       return
     end
-    values[2 * index - 1], values[2 * index] = item_ids[index], text
-    if submitted ~= moment then -- those of one submit have the same
-      moment, number = submitted, tonumber(submitted)
-    end
-    rows[index] = { entry[2][2], entry[1], number }
+    values[2 * index - 1], values[2 * index], moments[index] = item_ids[index], text, submitted_at
   end
   redis.call('HSET', key, unpack(values))
-  for _, item_id in ipairs(item_ids) do
-    lease(step, user, item_id)
+  local rows = {}
+  for index, entry in ipairs(entries) do
+    lease(step, user, item_ids[index])
+    rows[index] = { entry[2][2], entry[1], moments[index] }
   end
   return rows
 end
@@ -300,10 +297,7 @@ local function claim(step)
   local request, served = step.request.claim, {}
   step.run = string.format(RUN, step.now, encode(request.worker))
   step.lease_until = string.format('%d', step.now + request.lease_ms)
-  step.plain_start = {
-    before_entry = string.format(',"started_at":%d,"redis_message_id":"', step.now),
-    after_entry = string.format('","claim_id":"%s",', request.claim_id) .. step.run,
-  }
+  prepare_claims(step, request)
   local _, overdue = fail_overdue(step, OVERDUE_LIMIT)
   if overdue > 0 then
     finish(step)

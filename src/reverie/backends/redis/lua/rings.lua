@@ -40,19 +40,17 @@ local function acknowledge(lane)
   end
 end
 
--- Brings a lane's stream up to date; the answer is how many entries are left. An empty one goes.
+-- Brings a lane's stream up to date; the answer is how many entries are left. One of which none is left goes whole.
 local function write_stream(lane)
   if lane.back then
     return_entries(lane)
   end
-  if lane.ended then
-    send('XDEL', lane.key, lane.ended)
-  end
-  local left = redis.call('XLEN', lane.key)
-  if left == 0 then
+  local left = redis.call('XLEN', lane.key) - (lane.ended and #lane.ended or 0)
+  if left <= 0 then
     redis.call('DEL', lane.key)
-    lane.streamed = false
+    lane.streamed, left = false, 0
   elseif lane.ended then
+    send('XDEL', lane.key, lane.ended)
     acknowledge(lane)
   end
   lane.ended = false

@@ -76,7 +76,7 @@ local function complete_plain(step, lane, claim_id, item_ids)
   local expiring, unleased = step.expiring, step.unleased
   local expires, leases = #expiring, #unleased
   for index, item_id in ipairs(item_ids) do
-    local text, entry = plain_completed(texts[index] or '', claim_id, step.completed)
+    local text, entry = plain_completed(step, texts[index] or '', claim_id)
     if text then
       local name = reference(lane.user, item_id)
       values[2 * amount + 1], values[2 * amount + 2] = item_id, text
@@ -100,7 +100,7 @@ end
 -- Completes groups; the answer has the places, over all groups, of those whose claim does not stand any more.
 local function complete_all(step, groups)
   local stale, place = {}, -1
-  step.completed = string.format('"completed_at":%d,', step.now)
+  prepare_completions(step)
   step.expiry = string.format('%d', step.now + step.limits.retention_ms)
   if #groups > 0 then
     expect(step, step.now + step.limits.retention_ms)
