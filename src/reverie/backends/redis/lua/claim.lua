@@ -97,25 +97,26 @@ end
 -- Gives messages whose items are plain to the worker: their rows. If one is not, nothing is written, and answered.
 local function start_plain(step, user, entries)
   local item_ids, values, moments = {}, {}, {}
-  for index, entry in ipairs(entries) do
-    item_ids[index] = entry[2][4] or ''
+  for index = 1, #entries do
+    item_ids[index] = entries[index][2][4] or ''
   end
   local key = step.meta_of .. user
   local texts = redis.call('HMGET', key, unpack(item_ids))
-  for index, entry in ipairs(entries) do
-    local text, submitted_at = plain_claimed(step, texts[index] or '', entry[1])
+  for index = 1, #entries do
+    local text, submitted_at = plain_claimed(step, texts[index] or '', entries[index][1])
     if not text then
       return
     end
     values[2 * index - 1], values[2 * index], moments[index] = item_ids[index], text, submitted_at
   end
   redis.call('HSET', key, unpack(values))
-  local rows = {}
-  for index, entry in ipairs(entries) do
+  for index = 1, #entries do
     lease(step, user, item_ids[index])
-    rows[index] = { entry[2][2], entry[1], moments[index] }
+    local entry_id, row = entries[index][1], entries[index][2] -- its fields: the second is the body
+    row[1], row[2], row[3], row[4] = row[2], entry_id, moments[index], nil
+    entries[index] = row
   end
-  return rows
+  return entries
 end
 
 -- Gives whatever messages to the worker: their rows.

@@ -75,7 +75,8 @@ local function complete_plain(step, lane, claim_id, item_ids)
   local texts = redis.call('HMGET', key, unpack(item_ids))
   local expiring, unleased = step.expiring, step.unleased
   local expires, leases = #expiring, #unleased
-  for index, item_id in ipairs(item_ids) do
+  for index = 1, #item_ids do
+    local item_id = item_ids[index]
     local text, entry = plain_completed(step, texts[index] or '', claim_id)
     if text then
       local name = reference(lane.user, item_id)
