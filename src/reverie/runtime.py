@@ -164,9 +164,10 @@ class Runtime:
             check_message(message, self.limits)
         check_batch(messages)
         level, trace_id = self.registry.orchestrator.level, current_trace_id.get()
+        levels = {label: level(label) for label in {message.label for message in messages}}
         return [
             msgspec.structs.replace(
-                message, level=level(message.label), trace_id=message.trace_id or trace_id
+                message, level=levels[message.label], trace_id=message.trace_id or trace_id
             )
             for message in messages
         ]

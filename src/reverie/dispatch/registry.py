@@ -50,6 +50,9 @@ class Handler:
         return path if path is not None and _find(path) is self.function else None
 
 
+LEVELS = frozenset(map(int, Level))
+
+
 class Orchestrator:
     """Levels and rests by label; both may be changed while a worker runs."""
 
@@ -62,7 +65,7 @@ class Orchestrator:
     def level(self, label: str) -> int:
         """The level of a label."""
         level = self.tasks_priorities.get(label, Level.BACKGROUND)
-        if level not in tuple(Level):
+        if level not in LEVELS:
             raise InvalidSettingError(f"tasks_priorities[{label!r}]", level, "must be 1, 2 or 3")
         return int(level)
 

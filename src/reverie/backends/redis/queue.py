@@ -100,20 +100,24 @@ class RedisQueue:
         request = wire.submit_request(messages, self._keys)
         request["claim"] = wire.claim_request(claim, claim_id) if claim else None
         encoded, replication = self._encoded(request), self._replication
+        answers: list[Submitted] = []
+
+        def expect() -> None:
+            """Write down what the server will most likely say, while it is at work."""
+            answers[:] = [Submitted(message.item_id, "accepted") for message in messages]
+
         if replication is None:
-            answer, confirmed = await library.call("submit", encoded), 0
+            answer, confirmed = await library.call("submit", encoded, expect), 0
         else:
+            expect()
             answer, confirmed = await library.call_replicated("submit", encoded, replication)
         reply = self._decoded(answer, wire.SubmitReply)
         if reply.refusal is not None:
             wire.raise_refusal(reply.refusal, self._limits, messages, reply.now)
         if replication is not None:
             replication.check(confirmed)
-        others = dict(reply.others)
-        answers = [
-            Submitted(others.get(index, message.item_id), word)
-            for index, (message, word) in enumerate(zip(messages, reply.answers, strict=True))
-        ]
+        for other in reply.others:
+            answers[other.index] = Submitted(other.item_id or messages[other.index].item_id, other.word)
         return Accepted(answers=answers, claims=self._claims(claim, claim_id, reply) if claim else [])
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:

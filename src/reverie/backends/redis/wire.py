@@ -116,12 +116,20 @@ class ClaimReply(_Reply, frozen=True):
     """What was claimed for an earlier request and nobody has read."""
 
 
+class Other(msgspec.Struct, array_like=True, frozen=True):
+    """A message that was not accepted, counted from 0."""
+
+    index: int
+    word: Literal["duplicate", "conflict"]
+    item_id: str | None = None
+    """The item that stands for it, where that is another one."""
+
+
 class SubmitReply(_Reply, frozen=True):
     """The answer to a submit."""
 
-    answers: list[Literal["accepted", "duplicate", "conflict"]]
-    others: list[tuple[int, str]]
-    """The item that stands for a message, where that is another one."""
+    others: list[Other]
+    """Those that were not accepted."""
     served: list[ServedLane]
     passed: list[int]
     refusal: Refusal | None = None
@@ -268,23 +276,24 @@ def message_row(message: Message, keys: Keys) -> _Row:
     """
     level = message.level or level_of(message.label)
     lane = keys.lane(message.lane)
-    fingerprint, task_id = message.fingerprint(), message.task_id
-    details = _Details(message.label, message.mem_cube_id, level, fingerprint, lane, task_id)
-    if not _is_plain(message):
+    task_id, due, is_plain = message.task_id, message.due, _is_plain(message)
+    details = _Details(message.label, message.mem_cube_id, level, message.fingerprint(), lane, task_id)
+    if not is_plain:
         details = _with_rules(details, message)
     row = (
         lane[: lane.index(":")],
         message.item_id,
         lane,
-        None if task_id is None else encode_id(task_id),
-        to_epoch_ms(message.due) if message.due else None,
-        fingerprint,
         _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
         _encode(_body(message, level)).decode(),  # the server reads no MessagePack of binary type
     )
-    if details.unique is None and not details.depends_on and message.user_key is None:
+    if is_plain and task_id is None and due is None:
         return row
-    return (*row, details.unique, message.unique_policy, details.depends_on or None, message.user_key)
+    task = None if task_id is None else encode_id(task_id)
+    more = (*row, task, None if due is None else to_epoch_ms(due))
+    if details.unique is None and not details.depends_on and message.user_key is None:
+        return more
+    return (*more, details.unique, message.unique_policy, details.depends_on or None, message.user_key)
 
 
 def _is_plain(message: Message) -> bool:

@@ -358,9 +358,9 @@ local function submit_call(_, arguments)
   local plain = all_plain(step, messages)
   local refusal = not plain and refuse(step, messages)
   if refusal then
-    return cmsgpack.pack({ step.now, {}, {}, {}, {}, refusal })
+    return cmsgpack.pack({ step.now, {}, {}, {}, refusal })
   end
-  local answers, others = (plain and insert_all_plain or insert_all)(step, messages)
+  local others = (plain and insert_all_plain or insert_all)(step, messages)
   arrange(step)
   local served, passed = {}, {}
   if step.request.claim then
@@ -370,7 +370,7 @@ local function submit_call(_, arguments)
   end
   finish(step)
   tell_horizon(step)
-  return cmsgpack.pack({ step.now, answers, others, served, passed })
+  return cmsgpack.pack({ step.now, others, served, passed })
 end
 
 redis.register_function(LIBRARY .. '_submit', submit_call)

@@ -204,10 +204,9 @@ local function fire_call(_, arguments)
     end
   end
   fetch_rows(step, messages)
-  for index, word in ipairs(insert_all(step, messages)) do
-    if word ~= 'accepted' then
-      end_known(step, tasks[index], messages[index][1], messages[index][2])
-    end
+  for _, other in ipairs(insert_all(step, messages)) do
+    local index = other[1] + 1
+    end_known(step, tasks[index], messages[index][1], messages[index][2])
   end
   finish(step)
   tell_horizon(step)

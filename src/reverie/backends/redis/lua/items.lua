@@ -222,9 +222,13 @@ end
 
 -- A single detail, found by its name in quotes without decoding the rest: quotes inside of a value would be
 -- escaped.
+local function detail_in(details, name, pattern)
+  local _, last = string.find(details, name, 1, true)
+  return last and string.match(details, pattern, last + 1)
+end
+
 local function detail(item, name, pattern)
-  local _, last = string.find(item.details, name, 1, true)
-  return last and string.match(item.details, pattern, last + 1)
+  return detail_in(item.details, name, pattern)
 end
 
 local function lane_name(item)
@@ -236,8 +240,8 @@ local function label_of(item)
   return string.match(lane_name(item), '[^:]*$')
 end
 
-local function fingerprint_of(item)
-  return detail(item, '"fingerprint":', '^"(%x*)"')
+local function fingerprint_in(details)
+  return detail_in(details, '"fingerprint":', '^"(%x*)"')
 end
 
 local function seq_of(item)

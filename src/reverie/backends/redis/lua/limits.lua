@@ -32,13 +32,13 @@ do
   function unknown_parent(step, messages)
     local given
     for _, message in ipairs(messages) do
-      if message[11] and not given then
+      if message[10] and not given then
         given = {}
         for _, one in ipairs(messages) do
           given[reference(one[1], one[2])] = true
         end
       end
-      for _, parent in ipairs(message[11] or NONE) do
+      for _, parent in ipairs(message[10] or NONE) do
         if not given[reference(message[1], parent)] and not read_item(step, message[1], parent) then
           return parent
         end

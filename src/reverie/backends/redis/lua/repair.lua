@@ -183,7 +183,7 @@ end
 
 -- Writes the item of a message of which only the body is left.
 local function adopt(step, entry, due, message)
-  local user, item_id, task = message[1], message[2], message[4]
+  local user, item_id, task = message[1], message[2], message[6]
   local item = new_item(step, message, take_numbers(step, 1) + 1)
   item.body, item.entry = nil, entry
   if not is_in_lane(step, item) and not (entry == '' and has_body_aside(step, user, item_id)) then
@@ -192,7 +192,7 @@ local function adopt(step, entry, due, message)
   mend(step, 'adopted', function()
     item.submitted_at = math.min(step.now, tonumber(string.match(entry, '^%d+')) or step.now)
     item.rare.due = entry == '' and math.max(due, step.now) or nil
-    item.rare.waits_for = entry == '' and message[11] and #message[11] or nil
+    item.rare.waits_for = entry == '' and message[10] and #message[10] or nil
     write_item(step, user, item_id, item)
     lane_of(step, message[3])
     if task then

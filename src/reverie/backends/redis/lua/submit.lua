@@ -1,22 +1,21 @@
 -- Submitting: a message takes its place at the end of its lane, or waits aside.
 --
--- A message is a row of user, item id, lane, task, due, fingerprint, details and body; where there is one of these,
--- also unique key, what happens if that is taken, ids of the messages it depends on, user key of the task whose run
--- it is.
+-- A message is a row of user, item id, lane, details and body; where there is one of these, also task, due, unique
+-- key, what happens if that is taken, ids of the messages it depends on, user key of the task whose run it is.
 
 local new_item, insert_all, all_plain, insert_all_plain
 do
   -- What happens to those that have the unique key; the one that stands for the new message, if there is one.
   local function make_way(step, message)
-    local user, policy = message[1], message[10]
-    local holders = holders_of(step, unique_key(step, message[3], message[9]), user)
+    local user, policy = message[1], message[9]
+    local holders = holders_of(step, unique_key(step, message[3], message[8]), user)
     local last = holders.waiting[#holders.waiting]
     if policy == 'replace' then
       for _, holder in ipairs(holders.waiting) do
         end_item(step, user, holder.id, holder.item, 'cancelled')
       end
     elseif policy == 'extend' and last then
-      reschedule(step, user, last.id, last.item, message[5] or step.now)
+      reschedule(step, user, last.id, last.item, message[7] or step.now)
       return last.id
     elseif policy ~= 'extend' or #holders.in_progress == 0 then
       last = last or holders.in_progress[#holders.in_progress] or holders.ended[#holders.ended]
@@ -26,7 +25,7 @@ do
 
   -- Whether a message has a deadline or a unique key, or is the run of a task.
   local function has_rules(message)
-    return message[9] or message[12] or string.find(message[7], '"deadline":', 1, true)
+    return message[8] or message[11] or string.find(message[4], '"deadline":', 1, true)
   end
 
   function new_item(step, message, seq)
@@ -38,31 +37,36 @@ do
       started_at = 'null',
       entry = '',
       claim_id = '',
-      rare = { due = message[5], rules = has_rules(message) and 1 or nil },
+      rare = { due = message[7], rules = has_rules(message) and 1 or nil },
       run = '',
       note = '',
-      details = string.format('%s,"seq":%d}', message[7], seq),
-      body = message[8],
+      details = string.format('%s,"seq":%d}', message[4], seq),
+      body = message[5],
       lane = message[3],
       seq = seq,
     }
   end
 
+  -- The word for a message whose id is known: it comes again, or another has its id.
+  local function answer_again(known, message)
+    return fingerprint_in(known.details) == fingerprint_in(message[4]) and 'duplicate' or 'conflict'
+  end
+
   -- Keeps a message, which then looks for its place. The answer is one word, and the item that stands for it.
   local function insert(step, message, seq)
-    local user, item_id, lane, task = unpack(message, 1, 4)
+    local user, item_id, task = message[1], message[2], message[6]
     local known = known_item(step, user, item_id)
     if known then
-      return fingerprint_of(known) == message[6] and 'duplicate' or 'conflict'
+      return answer_again(known, message)
     end
-    local holder = message[9] and make_way(step, message)
+    local holder = message[8] and make_way(step, message)
     if holder then
       return 'duplicate', holder
     end
     local item = new_item(step, message, seq)
     write_item(step, user, item_id, item)
     count(step, label_of(item), 1, 0)
-    if message[9] then
+    if message[8] then
       take_unique(step, item_id, item)
     end
     watch_deadline(step, user, item_id, item)
@@ -76,7 +80,7 @@ do
   -- another has stood for it because of its unique key.
   local function link(step, message, item)
     local user, item_id, waits_for = message[1], message[2], 0
-    for _, parent_id in ipairs(message[11]) do
+    for _, parent_id in ipairs(message[10]) do
       local parent = item.status == 'waiting' and read_item(step, user, parent_id)
       if parent then
         redis.call('SADD', key_of(step, 'dependants', user, parent_id), item_id)
@@ -93,7 +97,7 @@ do
   -- Lets new messages find their place: each may depend on one that comes after it.
   local function settle_in_all(step, new)
     for _, message in ipairs(new) do
-      if message[11] then
+      if message[10] then
         link(step, message, read_item(step, message[1], message[2]))
       end
     end
@@ -102,25 +106,24 @@ do
     end
   end
 
-  -- Accepts messages in their order. The answer has one word for each, and pairs of the place of a message and
-  -- the item that stands for it, where that is another. Who calls this has fetched them.
+  -- Accepts messages in their order. The answer has those that were not, each as its place, one word, and the item
+  -- that stands for it, where that is another. Who calls this has fetched them.
   function insert_all(step, messages)
-    local answers, others, new = {}, {}, {}
+    local others, new = {}, {}
     if #messages == 0 then
-      return answers, others
+      return others
     end
     local seq = take_numbers(step, #messages)
     for index, message in ipairs(messages) do
       local word, other = insert(step, message, seq + index)
-      answers[index] = word
       if word == 'accepted' then
         new[#new + 1] = message
-      elseif other then
-        others[#others + 1] = { index - 1, other }
+      else
+        others[#others + 1] = { index - 1, word, other }
       end
     end
     settle_in_all(step, new)
-    return answers, others
+    return others
   end
 
   -- Whether nothing is asked of these messages but that they wait for their turn, as who sent them has seen, and no
@@ -138,7 +141,7 @@ do
   -- Keeps a plain message that is new and puts it at the end of its lane. A lane that has a stream has somebody who
   -- sees to it that it is served, if it is an ordered one. The answer is the id of its entry.
   local function place_plain(step, message, entry, ordered)
-    local name, item_id, body = message[3], message[2], message[8]
+    local name, item_id, body = message[3], message[2], message[5]
     local lane = step.lanes[name]
     if not lane and ordered then
       local placed =
@@ -162,11 +165,10 @@ do
 
   -- Keeps a plain message, unless it is known. The answer is one word.
   local function insert_plain(step, message, label, number)
-    local user, item_id, task, details = message[1], message[2], message[4], message[7]
+    local user, item_id, task, details = message[1], message[2], message[6], message[4]
     local key, entry = step.meta_of .. user, step.moment .. number
     if redis.call('HSETNX', key, item_id, plain_waiting(step.beginning, entry, details, number)) == 0 then
-      local known = fingerprint_of(parse_item(redis.call('HGET', key, item_id)))
-      return known == message[6] and 'duplicate' or 'conflict'
+      return answer_again(parse_item(redis.call('HGET', key, item_id)), message)
     end
     local placed = place_plain(step, message, entry, is_ordered(step, label))
     if placed ~= entry then
@@ -181,17 +183,20 @@ do
 
   -- The same as `insert_all` for plain messages, of which none needs to be fetched. Most submits have one label.
   function insert_all_plain(step, messages)
-    local answers, seq, only = {}, take_numbers(step, #messages), step.request.label
+    local others, seq, only = {}, take_numbers(step, #messages), step.request.label
     step.new, step.orders = {}, {}
     step.beginning, step.moment = plain_beginning(step), string.format('%d-', step.now)
     for index = 1, #messages do
       local message = messages[index]
       local label = only or string.match(message[3], '[^:]*$')
-      answers[index] = insert_plain(step, message, label, string.format('%d', seq + index))
+      local word = insert_plain(step, message, label, string.format('%d', seq + index))
+      if word ~= 'accepted' then
+        others[#others + 1] = { index - 1, word }
+      end
     end
     for label, amount in pairs(step.new) do
       count(step, label, amount, 0)
     end
-    return answers, {}
+    return others
   end
 end
