@@ -23,6 +23,9 @@ __all__ = ["Producer"]
 
 log = get_logger(__name__)
 
+BEGIN_S = 0.001
+"""What was taken has so long to begin before more is claimed: that would delay it."""
+
 
 class Producer(LoopService):
     """Asks the queue for what the worker has room for, and hands it over."""
@@ -47,6 +50,8 @@ class Producer(LoopService):
         self._pauses = pauses
         self._room = asyncio.Event()
         self._last: ClaimRequest | None = None
+        self._took = False
+        """Whether the last wait has brought work."""
         self._waiting: asyncio.Task[None] | None = None
 
     async def stop(self, grace_s: float) -> None:
@@ -71,18 +76,21 @@ class Producer(LoopService):
         pause_ends = self._pauses.next_end()  # known before, lest one ends while the queue is asked
         request = self._last = msgspec.structs.replace(self._request(), stands=True)
         if request.wants and self._hand_over(await self._queue.claim(request)):
-            await asyncio.sleep(0.001)  # what was taken begins first; to claim more would delay it
+            await asyncio.sleep(BEGIN_S)
             return
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:
             waits.append(self._wait_for_work(tuple(request.wants)))
         if pause_ends is not None:
             waits.append(self._pauses.wait(pause_ends))
+        self._took = False
         await self._until_stopped(*waits)
+        if self._took:
+            await asyncio.sleep(BEGIN_S)
 
     async def _wait_for_work(self, labels: Sequence[str]) -> None:
         self._waiting = asyncio.current_task()
-        self._hand_over(await self._queue.wait(labels, None))
+        self._took = self._hand_over(await self._queue.wait(labels, None))
 
     def _hand_over(self, claims: Sequence[Claim]) -> bool:
         """Give the worker what was claimed; whether that is anything."""
