@@ -87,7 +87,9 @@ def new_item_id() -> str:
     `uuid.uuid4` asks the kernel each time, which hands the interpreter to another thread. Two copies of one
     machine would go on with the same numbers, so the time takes part.
     """
-    return str(uuid.UUID(int=_random_bits(128) ^ time.time_ns(), version=4))
+    bits = (_random_bits(128) ^ time.time_ns()) & ~_VERSION_BITS | _VERSION_4
+    digits = f"{bits:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def derived_id(*parts: object) -> str:
@@ -95,6 +97,9 @@ def derived_id(*parts: object) -> str:
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
 
 
+_VERSION_BITS = 0xF000 << 64 | 0xC000 << 48
+_VERSION_4 = 0x4000 << 64 | 0x8000 << 48
+"""Where a UUID says of which kind it is, and what it says there if it is random."""
 _RANDOM = random.Random()  # noqa: S311  ids must differ, they are no secrets
 _random_bits = _RANDOM.getrandbits
 os.register_at_fork(after_in_child=_RANDOM.seed)

@@ -81,6 +81,8 @@ def form_batches(handler: Handler, claims: Sequence[Claim], free: int, pace: Pac
 
     What was lost before runs alone, so that it takes no other along if it is lost again.
     """
+    if len(claims) == 1:
+        return [list(claims)]
     lost = [[claim] for claim in claims if claim.message.losses]
     others = [claim for claim in claims if not claim.message.losses] if lost else claims
     bins = max(1, min(free - len(lost), math.ceil(len(others) / pace.worth_a_slot)))

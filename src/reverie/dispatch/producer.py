@@ -50,8 +50,6 @@ class Producer(LoopService):
         self._pauses = pauses
         self._room = asyncio.Event()
         self._last: ClaimRequest | None = None
-        self._took = False
-        """Whether the last wait has brought work."""
         self._waiting: asyncio.Task[None] | None = None
 
     async def stop(self, grace_s: float) -> None:
@@ -83,14 +81,12 @@ class Producer(LoopService):
             waits.append(self._wait_for_work(tuple(request.wants)))
         if pause_ends is not None:
             waits.append(self._pauses.wait(pause_ends))
-        self._took = False
         await self._until_stopped(*waits)
-        if self._took:
-            await asyncio.sleep(BEGIN_S)
 
     async def _wait_for_work(self, labels: Sequence[str]) -> None:
         self._waiting = asyncio.current_task()
-        self._took = self._hand_over(await self._queue.wait(labels, None))
+        if self._hand_over(await self._queue.wait(labels, None)):
+            await asyncio.sleep(BEGIN_S)
 
     def _hand_over(self, claims: Sequence[Claim]) -> bool:
         """Give the worker what was claimed; whether that is anything."""
