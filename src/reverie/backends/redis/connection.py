@@ -64,19 +64,53 @@ NOT_NOW = ELSEWHERE | {
 """Errors that say nothing about the command, by their first word: what each means."""
 
 
+class _Waits:
+    """Connections for waits, which go back to their pool only when they are of no more use.
+
+    To give one back takes the driver a while, just when work has come.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: list[AbstractConnection] = []
+
+    async def get_connection(self) -> AbstractConnection:
+        """One that is open, and on which nothing is left to read."""
+        while self._idle:
+            connection = self._idle.pop()
+            with contextlib.suppress(RedisError, OSError):
+                if connection.is_connected and not await connection.can_read_destructive():
+                    return connection
+            await self._pool.release(connection)
+        return await self._pool.get_connection()  # type: ignore[no-untyped-call,no-any-return]
+
+    async def release(self, connection: AbstractConnection) -> None:
+        self._idle.append(connection)
+
+    async def leave(self) -> None:
+        """Leave the server, as far as nobody uses it."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await self._pool.release(connection)
+        await _leave(self._pool)
+
+    async def disconnect(self) -> None:
+        await self._pool.disconnect()
+
+
 @dataclass
 class _Pools:
     """The connections of one event loop."""
 
     moves: BlockingConnectionPool
-    waits: ConnectionPool
+    waits: _Waits
     confirmed: BlockingConnectionPool
     """For moves that replicas must confirm: those that wait for them do not hold up the others."""
     keeper: AsyncGenerator[None, None] = field(init=False)
     """Closes them when it is closed itself."""
 
     @property
-    def all(self) -> tuple[ConnectionPool, ...]:
+    def all(self) -> tuple[ConnectionPool | _Waits, ...]:
         """Every kind."""
         return self.moves, self.waits, self.confirmed
 
@@ -162,7 +196,7 @@ class Connections:
         cancelled_before = _cancellations()
         pools = await self._here()
         with self.named_errors():
-            connection: AbstractConnection = await pools.waits.get_connection()  # type: ignore[no-untyped-call]
+            connection = await pools.waits.get_connection()
             try:
                 await connection.send_command("SUBSCRIBE", channel)
                 async for kind, *_, news in self._heard(connection, cancelled_before):
@@ -193,7 +227,7 @@ class Connections:
     async def _exchange(
         self,
         pools: _Pools,
-        pool: ConnectionPool,
+        pool: ConnectionPool | _Waits,
         commands: Sequence[Command],
         seconds: float,
         *,
@@ -203,7 +237,7 @@ class Connections:
     ) -> list[Any]:
         cancelled_before = _cancellations()
         with self.named_errors():
-            connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            connection: AbstractConnection = await pool.get_connection()
             try:
                 await _send(connection, commands)
                 _heed_cancellation(cancelled_before)
@@ -253,13 +287,13 @@ class Connections:
 
     async def _connect_anew(self, pools: _Pools) -> None:
         """Leave the server that the connections lead to, each as soon as nobody uses it."""
-        old = pools.all
+        moves, waits, confirmed = pools.moves, pools.waits, pools.confirmed
         pools.moves, pools.waits, pools.confirmed = self._new_pools()
-        for pool in old:
-            await pool.update_active_connections_for_reconnect()  # type: ignore[no-untyped-call]
-            await pool.disconnect(inuse_connections=False)
+        await waits.leave()
+        for pool in (moves, confirmed):
+            await _leave(pool)
 
-    def _new_pools(self) -> tuple[BlockingConnectionPool, ConnectionPool, BlockingConnectionPool]:
+    def _new_pools(self) -> tuple[BlockingConnectionPool, _Waits, BlockingConnectionPool]:
         options: dict[str, Any] = {
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -275,7 +309,7 @@ class Connections:
         )
         options["redis_connect_func"] = self._greet
         waits = ConnectionPool.from_url(self._url, max_connections=1_000_000, **options)
-        return moves, waits, confirmed
+        return moves, _Waits(waits), confirmed
 
     async def _greet(self, connection: AbstractConnection) -> None:
         """Begin a connection for waits. Where the server does not tell its id, a wait given up closes it."""
@@ -309,6 +343,12 @@ class Connections:
             if isinstance(error, RedisConnectionError | RedisTimeoutError | OSError):
                 raise BackendUnavailableError(f"{self.place} did not answer: {error}") from error
             raise
+
+
+async def _leave(pool: ConnectionPool) -> None:
+    """Leave the server that a pool's connections lead to, each as soon as nobody uses it."""
+    await pool.update_active_connections_for_reconnect()  # type: ignore[no-untyped-call]
+    await pool.disconnect(inuse_connections=False)
 
 
 async def _send(connection: AbstractConnection, commands: Sequence[Command]) -> None:

@@ -5,12 +5,16 @@ A thread that submits need not wait until an event loop has time for it: it talk
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from redis import BlockingConnectionPool
+from hiredis import pack_command
+from redis import ConnectionPool
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from reverie.backends.redis.connection import (
@@ -25,18 +29,33 @@ if TYPE_CHECKING:
 
     from reverie.backends.redis.connection import Command, Connections
 
+    Connection = Any
+    """One of the driver's; it has no types."""
+
 __all__ = ["DirectConnections"]
 
 
 class DirectConnections:
-    """Sends commands on the calling thread. Nothing is sent twice."""
+    """Sends commands on the calling thread. Nothing is sent twice.
+
+    It keeps connections itself: a thread that submits now and then would spend a fifth of its time before
+    the server hears of it in the driver's pool.
+    """
 
     def __init__(self, url: str, connections: Connections) -> None:
         """Those of `connections` are open or closed, and name their errors, as these do."""
-        self._url = url
         self._connections = connections
-        self._lock = threading.Lock()
-        self._pool: BlockingConnectionPool | None = None
+        self._connect: Callable[[], Connection] = ConnectionPool.from_url(
+            url,
+            protocol=2,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        ).make_connection
+        self._room = threading.Semaphore(POOL_SIZE)
+        self._free: list[Connection] = []
+        """Those that nobody uses, the one that was used last at the end."""
+        self._process = os.getpid()
 
     @property
     def place(self) -> str:
@@ -51,46 +70,63 @@ class DirectConnections:
         """See `Connections.call_all`."""
         return self._exchange(commands)
 
-    def _exchange(self, commands: Sequence[Command], sent: Callable[[], None] | None = None) -> list[Any]:
-        self._connections.check_open()
-        pool = self._here()
-        with self._connections.named_errors():
-            connection = pool.get_connection()  # type: ignore[no-untyped-call]
-            try:
-                connection.send_packed_command(connection.pack_commands(commands))
-                if sent is not None:
-                    sent()
-                return [connection.read_response() for _ in commands]
-            except ResponseError as error:
-                if len(commands) > 1:  # the other answers are still on their way
-                    connection.disconnect()
-                if leads_elsewhere(error):
-                    self.close()
-                raise
-            except BaseException:
-                # The answer may still be on its way: nobody else must read it as theirs.
-                connection.disconnect()
-                raise
-            finally:
-                pool.release(connection)  # type: ignore[no-untyped-call]
-
     def close(self) -> None:
         """Leave the server, each connection as soon as nobody uses it; the next command connects anew."""
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.disconnect(inuse_connections=False)
+        free, self._free = self._free, []
+        while free:
+            free.pop().disconnect()
 
-    def _here(self) -> BlockingConnectionPool:
-        with self._lock:
-            if self._pool is None:
-                self._pool = BlockingConnectionPool.from_url(
-                    self._url,
-                    max_connections=POOL_SIZE,
-                    timeout=ANSWER_TIMEOUT_S,
-                    protocol=2,
-                    socket_connect_timeout=CONNECT_TIMEOUT_S,
-                    socket_timeout=ANSWER_TIMEOUT_S,
-                    retry=Retry(NoBackoff(), 0),
-                )
-            return self._pool
+    def _exchange(self, commands: Sequence[Command], sent: Callable[[], None] | None = None) -> list[Any]:
+        self._connections.check_open()
+        with self._connections.named_errors():
+            if not self._room.acquire(timeout=ANSWER_TIMEOUT_S):
+                raise RedisConnectionError(f"all {POOL_SIZE} connections were in use")
+            try:
+                free = self._here()
+                connection = self._take(free)
+                answers = self._talk(connection, commands, sent)
+                if free is self._free:
+                    free.append(connection)
+                else:
+                    connection.disconnect()
+                return answers
+            finally:
+                self._room.release()
+
+    def _talk(
+        self, connection: Connection, commands: Sequence[Command], sent: Callable[[], None] | None
+    ) -> list[Any]:
+        """Send commands and read their answers. What goes wrong costs the connection.
+
+        An answer may still be on its way then: nobody else must read it as theirs.
+        """
+        try:
+            connection.send_packed_command([pack_command(command) for command in commands])  # type: ignore[arg-type]
+            if sent is not None:
+                sent()
+            return [connection.read_response() for _ in commands]
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, ResponseError) and leads_elsewhere(error):
+                self.close()
+            raise
+
+    def _here(self) -> list[Connection]:
+        """The connections that nobody uses. Those of a process that this one was forked from are not ours."""
+        if self._process != os.getpid():
+            self._free, self._process = [], os.getpid()
+        return self._free
+
+    def _take(self, free: list[Connection]) -> Connection:
+        """One that is open: those that are free may have been cut while nobody used them."""
+        try:
+            connection = free.pop()
+        except IndexError:
+            connection = self._connect()
+        else:
+            with contextlib.suppress(RedisError, OSError):
+                if not connection.can_read():
+                    return connection
+            connection.disconnect()
+        connection.connect()
+        return connection
