@@ -79,7 +79,7 @@ class _Waits:
         while self._idle:
             connection = self._idle.pop()
             with contextlib.suppress(RedisError, OSError):
-                if connection.is_connected and not await connection.can_read_destructive():
+                if connection.is_connected and not await connection.can_read():
                     return connection
             await self._pool.release(connection)
         return await self._pool.get_connection()  # type: ignore[no-untyped-call,no-any-return]

@@ -34,6 +34,7 @@ COMMON = (
     "tenants",
     "rings",
     "items",
+    "plain",
     "places",
     "uniques",
     "tasks",

@@ -355,6 +355,9 @@ end
 local function submit_call(_, arguments)
   local step = open_step(arguments)
   local messages = step.request.messages
+  if step.request.label then
+    see_scopes(step, step.request.label)
+  end
   local plain = all_plain(step, messages)
   local refusal = not plain and refuse(step, messages)
   if refusal then
@@ -365,7 +368,7 @@ local function submit_call(_, arguments)
   local served, passed = {}, {}
   if step.request.claim then
     served, passed = claim(step)
-  elseif #messages <= MOST_HANDED then
+  elseif #messages <= FEW then
     hand_over(step)
   end
   finish(step)

@@ -3,7 +3,6 @@
 --
 -- Whether a worker still blocks cannot be seen here, but whether it is there: it listens to a channel of its own.
 
-local MOST_HANDED = 10 -- messages of a submit that looks for an offer
 local LOOKED_AT = 2 -- offers that it looks at
 
 local function hand_of(step, worker)

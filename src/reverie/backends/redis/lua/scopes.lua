@@ -20,14 +20,9 @@ local function read_ended(text)
   return ended
 end
 
-local function scope_of(step, name)
-  local scope = step.scopes[name]
-  if scope then
-    return scope
-  end
-  local text = redis.call('HGET', step.prefix .. ':labels', name) or '0 0'
-  local depth, running, rest = string.match(text, SCOPE)
-  scope = { name = name, depth = tonumber(depth), running = tonumber(running) }
+local function read_scope(step, name, text)
+  local depth, running, rest = string.match(text or '0 0', SCOPE)
+  local scope = { name = name, depth = tonumber(depth), running = tonumber(running) }
   if name == ALL then
     local seq, turn = string.match(rest, '^ (%d+) (%d+)$')
     scope.seq, scope.turn = tonumber(seq or 0), tonumber(turn or 0)
@@ -36,6 +31,19 @@ local function scope_of(step, name)
   end
   step.scopes[name] = scope
   return scope
+end
+
+local function scope_of(step, name)
+  return step.scopes[name] or read_scope(step, name, redis.call('HGET', step.prefix .. ':labels', name))
+end
+
+-- Reads the counts of a label and of all at once.
+local function see_scopes(step, label)
+  if not step.scopes[label] and not step.scopes[ALL] then
+    local texts = redis.call('HMGET', step.prefix .. ':labels', label, ALL)
+    read_scope(step, label, texts[1])
+    read_scope(step, ALL, texts[2])
+  end
 end
 
 -- How many messages of all labels have not ended, and are in progress.
@@ -58,6 +66,7 @@ end
 
 -- Counts so many messages more of a label.
 local function count(step, label, depth, running)
+  see_scopes(step, label)
   add(step, scope_of(step, label), depth, running)
   add(step, total(step), depth, running)
 end

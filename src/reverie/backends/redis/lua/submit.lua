@@ -3,6 +3,8 @@
 -- A message is a row of user, item id, lane, details and body; where there is one of these, also task, due, unique
 -- key, what happens if that is taken, ids of the messages it depends on, user key of the task whose run it is.
 
+local FEW = 10 -- messages of a submit that looks at each lane before, and for a worker that waits after
+
 local new_item, insert_all, all_plain, insert_all_plain
 do
   -- What happens to those that have the unique key; the one that stands for the new message, if there is one.
@@ -138,21 +140,6 @@ do
     return not limits.total_depth or total(step).depth + #messages <= limits.total_depth
   end
 
-  -- Keeps a plain message that is new and puts it at the end of its lane. A lane that has a stream has somebody who
-  -- sees to it that it is served, if it is an ordered one. The answer is the id of its entry.
-  local function place_plain(step, message, entry, ordered)
-    local name, item_id, body = message[3], message[2], message[5]
-    local lane = step.lanes[name]
-    if not lane and ordered then
-      local placed =
-        redis.pcall('XADD', step.stream_of .. name, 'NOMKSTREAM', entry, 'message', body, 'item_id', item_id)
-      if placed and not placed.err then
-        return placed
-      end
-    end
-    return place(lane_of(step, name), item_id, body, entry)
-  end
-
   -- Whether the lanes of a label are ordered, as far as anybody knows.
   local function is_ordered(step, label)
     local known = step.orders[label]
@@ -163,6 +150,29 @@ do
     return known
   end
 
+  -- A lane that this step has begun, or now begins: of few messages most are the first of their lane.
+  local function begun_lane(step, name)
+    local lane = step.lanes[name]
+    if not lane and step.few and not see_lane(step, name).text then
+      lane = step.lanes[name]
+    end
+    return lane
+  end
+
+  -- Puts a plain message that is new at the end of its lane. A lane that has a stream has somebody who sees to it that
+  -- it is served, if it is an ordered one. The answer is the id of its entry.
+  local function place_plain(step, message, entry, label)
+    local name, item_id, body = message[3], message[2], message[5]
+    if not begun_lane(step, name) and is_ordered(step, label) then
+      local placed =
+        redis.pcall('XADD', step.stream_of .. name, 'NOMKSTREAM', entry, 'message', body, 'item_id', item_id)
+      if placed and not placed.err then
+        return placed
+      end
+    end
+    return place(lane_of(step, name), item_id, body, entry)
+  end
+
   -- Keeps a plain message, unless it is known. The answer is one word.
   local function insert_plain(step, message, label, number)
     local user, item_id, task, details = message[1], message[2], message[6], message[4]
@@ -170,7 +180,7 @@ do
     if redis.call('HSETNX', key, item_id, plain_waiting(step.beginning, entry, details, number)) == 0 then
       return answer_again(parse_item(redis.call('HGET', key, item_id)), message)
     end
-    local placed = place_plain(step, message, entry, is_ordered(step, label))
+    local placed = place_plain(step, message, entry, label)
     if placed ~= entry then
       redis.call('HSET', key, item_id, plain_waiting(step.beginning, placed, details, number))
     end
@@ -184,7 +194,7 @@ do
   -- The same as `insert_all` for plain messages, of which none needs to be fetched. Most submits have one label.
   function insert_all_plain(step, messages)
     local others, seq, only = {}, take_numbers(step, #messages), step.request.label
-    step.new, step.orders = {}, {}
+    step.new, step.orders, step.few = {}, {}, #messages <= FEW
     step.beginning, step.moment = plain_beginning(step), string.format('%d-', step.now)
     for index = 1, #messages do
       local message = messages[index]
