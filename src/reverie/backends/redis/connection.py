@@ -72,7 +72,8 @@ class _Waits:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        self._idle: list[AbstractConnection] = []
+        self._idle: list[AbstractConnection] | None = []
+        """None: this server is left, and nothing is kept any more."""
 
     async def get_connection(self) -> AbstractConnection:
         """One that is open, and on which nothing is left to read."""
@@ -85,11 +86,14 @@ class _Waits:
         return await self._pool.get_connection()  # type: ignore[no-untyped-call,no-any-return]
 
     async def release(self, connection: AbstractConnection) -> None:
-        self._idle.append(connection)
+        if self._idle is None:
+            await self._pool.release(connection)
+        else:
+            self._idle.append(connection)
 
     async def leave(self) -> None:
-        """Leave the server, as far as nobody uses it."""
-        idle, self._idle = self._idle, []
+        """Leave the server, each connection as soon as nobody uses it."""
+        idle, self._idle = self._idle or (), None
         for connection in idle:
             await self._pool.release(connection)
         await _leave(self._pool)
