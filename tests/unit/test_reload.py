@@ -210,8 +210,7 @@ def at_terminal(place: Place, *, nohup: bool = False) -> Iterator[tuple[subproce
 
     def take_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
 
     log = place.folder / "log"
     with log.open("wb") as file:
