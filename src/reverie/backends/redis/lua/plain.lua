@@ -23,7 +23,8 @@ do
     return beginning .. entry .. UNCLAIMED .. details .. ',"seq":' .. seq .. '}'
   end
 
-  -- Gets ready to claim plain items by this request. A moment has as many digits as any other.
+  -- Gets ready to claim plain items by this request. All moments have as many digits as now; an item of which that is
+  -- not true is taken apart like one that is not plain.
   function prepare_claims(step, request)
     step.plain_start = {
       length = #plain_beginning(step), -- of a head
