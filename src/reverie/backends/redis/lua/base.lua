@@ -78,6 +78,11 @@ local function expect(step, moment)
   end
 end
 
+-- Whether the time of anything that waits for it may have come.
+local function may_be_due(step)
+  return not step.horizon or math.min(step.horizon, step.earliest or step.horizon) <= step.now
+end
+
 -- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer, and at most `most`.
 local function leave_tokens(list, wanted, most)
   local missing = math.min(wanted, most or TOKENS) - redis.call('LLEN', list)

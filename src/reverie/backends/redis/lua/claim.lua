@@ -248,9 +248,10 @@ local function read_wants(step)
   return wants
 end
 
--- Those of them that have a lane ready. Where no slots are shared it does not matter how long that has waited.
-local function ready_wants(step, wants)
-  local ready, shared = {}, step.request.claim.slots
+-- Those of them that have a lane ready. Where no slots are shared, or work has just come, it does not matter how long
+-- that has waited.
+local function ready_wants(step, wants, just_come)
+  local ready, shared = {}, step.request.claim.slots and not just_come
   for _, want in ipairs(wants) do
     local since = not want.paused and (not shared and step.now or first_since(step, want.label))
     if since then
@@ -294,17 +295,17 @@ local function note_claim(step, served)
 end
 
 -- Serves the wanted labels; the answer has each lane's stream and what the worker must know of its messages.
-local function claim(step)
+local function claim(step, just_come)
   local request, served = step.request.claim, {}
   step.run = string.format(RUN, step.now, encode(request.worker))
   step.lease_until = string.format('%d', step.now + request.lease_ms)
   prepare_claims(step, request)
-  local _, overdue = fail_overdue(step, OVERDUE_LIMIT)
+  local overdue = may_be_due(step) and select(2, fail_overdue(step, OVERDUE_LIMIT)) or 0
   if overdue > 0 then
     finish(step)
   end
   local wants = read_wants(step)
-  local ready = ready_wants(step, wants)
+  local ready = ready_wants(step, wants, just_come)
   local function give(want, slots)
     return claim_label(step, want, slots, served)
   end
@@ -343,7 +344,7 @@ local function hand_over(step)
     if request then
       step.joined[label] = nil -- who claims sees to what is left
       step.request.claim = request
-      local served = claim(step)
+      local served = claim(step, true)
       if #served > 0 then
         take_back(step, request.worker)
         fill_hand(step, request, served)
