@@ -259,14 +259,22 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
 def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
     """Messages, and what the functions can make use of if it holds for all of them.
 
-    `plain`: none is due later or has a rule; `label`: they have the same.
+    `plain`: none is due later or has a rule. Then all that is to be known of them stands in one list, which
+    the server reads faster than one for each. `label`: they have the same.
     """
+    plain = all(message.due is None and _is_plain(message) for message in messages)
     labels = {message.label for message in messages}
     return {
-        "messages": [message_row(message, keys) for message in messages],
-        "plain": all(message.due is None and _is_plain(message) for message in messages),
+        "plain": [part for message in messages for part in _plain_row(message, keys)] if plain else None,
+        "messages": [] if plain else [message_row(message, keys) for message in messages],
         "label": encode_id(labels.pop()) if len(labels) == 1 else None,
     }
+
+
+def _plain_row(message: Message, keys: Keys) -> _Row:
+    """What is to be known of a plain message; its task is empty where there is none."""
+    row, task_id = _row(message, _details(message, keys)), message.task_id
+    return (*row, "" if task_id is None else encode_id(task_id))
 
 
 def message_row(message: Message, keys: Keys) -> _Row:
@@ -274,26 +282,35 @@ def message_row(message: Message, keys: Keys) -> _Row:
 
     What few messages have comes last, and is left out where there is nothing of it.
     """
-    level = message.level or level_of(message.label)
-    lane = keys.lane(message.lane)
-    task_id, due, is_plain = message.task_id, message.due, _is_plain(message)
-    details = _Details(message.label, message.mem_cube_id, level, message.fingerprint(), lane, task_id)
-    if not is_plain:
+    details = _details(message, keys)
+    if not _is_plain(message):
         details = _with_rules(details, message)
-    row = (
+    row, task_id, due = _row(message, details), message.task_id, message.due
+    if details.unique is None and not details.depends_on and message.user_key is None:
+        if task_id is None and due is None:
+            return row
+        rules: _Row = ()
+    else:
+        rules = (details.unique, message.unique_policy, details.depends_on or None, message.user_key)
+    task = None if task_id is None else encode_id(task_id)
+    return (*row, task, None if due is None else to_epoch_ms(due), *rules)
+
+
+def _details(message: Message, keys: Keys) -> _Details:
+    level = message.level or level_of(message.label)
+    lane, fingerprint = keys.lane(message.lane), message.fingerprint()
+    return _Details(message.label, message.mem_cube_id, level, fingerprint, lane, message.task_id)
+
+
+def _row(message: Message, details: _Details) -> _Row:
+    lane = details.lane
+    return (
         lane[: lane.index(":")],
         message.item_id,
         lane,
         _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
-        _encode(_body(message, level)).decode(),  # the server reads no MessagePack of binary type
+        _encode(_body(message, details.level)).decode(),  # the server reads no MessagePack of binary type
     )
-    if is_plain and task_id is None and due is None:
-        return row
-    task = None if task_id is None else encode_id(task_id)
-    more = (*row, task, None if due is None else to_epoch_ms(due))
-    if details.unique is None and not details.depends_on and message.user_key is None:
-        return more
-    return (*more, details.unique, message.unique_policy, details.depends_on or None, message.user_key)
 
 
 def _is_plain(message: Message) -> bool:

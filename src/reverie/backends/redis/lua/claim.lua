@@ -353,23 +353,32 @@ local function hand_over(step)
   end
 end
 
+-- Accepts the messages of a request; the answer has those that were not, or why none was, and how many there are.
+local function accept(step)
+  local request = step.request
+  local plain, messages = request.plain, request.messages
+  if request.label then
+    see_scopes(step, request.label)
+  end
+  if plain and may_come_plain(step, plain) then
+    return insert_all_plain(step, plain), nil, #plain / PLAIN
+  end
+  messages = plain and plain_rows(plain) or messages
+  local refusal = refuse(step, messages)
+  return not refusal and insert_all(step, messages) or {}, refusal, #messages
+end
+
 local function submit_call(_, arguments)
   local step = open_step(arguments)
-  local messages = step.request.messages
-  if step.request.label then
-    see_scopes(step, step.request.label)
-  end
-  local plain = all_plain(step, messages)
-  local refusal = not plain and refuse(step, messages)
+  local others, refusal, amount = accept(step)
   if refusal then
     return cmsgpack.pack({ step.now, {}, {}, {}, refusal })
   end
-  local others = (plain and insert_all_plain or insert_all)(step, messages)
   arrange(step)
   local served, passed = {}, {}
   if step.request.claim then
     served, passed = claim(step)
-  elseif #messages <= FEW then
+  elseif amount <= FEW then
     hand_over(step)
   end
   finish(step)

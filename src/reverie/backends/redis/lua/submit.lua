@@ -2,10 +2,14 @@
 --
 -- A message is a row of user, item id, lane, details and body; where there is one of these, also task, due, unique
 -- key, what happens if that is taken, ids of the messages it depends on, user key of the task whose run it is.
+--
+-- Plain messages, of which nothing is asked but that they wait for their turn, come in one list: of each the first five
+-- of these and its task, which may be empty.
 
+local PLAIN = 6 -- how many parts of the list belong to one of them
 local FEW = 10 -- messages of a submit that looks at each lane before, and for a worker that waits after
 
-local new_item, insert_all, all_plain, insert_all_plain
+local new_item, insert_all, plain_rows, may_come_plain, insert_all_plain
 do
   -- What happens to those that have the unique key; the one that stands for the new message, if there is one.
   local function make_way(step, message)
@@ -50,8 +54,8 @@ do
   end
 
   -- The word for a message whose id is known: it comes again, or another has its id.
-  local function answer_again(known, message)
-    return fingerprint_in(known.details) == fingerprint_in(message[4]) and 'duplicate' or 'conflict'
+  local function answer_again(known, details)
+    return fingerprint_in(known.details) == fingerprint_in(details) and 'duplicate' or 'conflict'
   end
 
   -- Keeps a message, which then looks for its place. The answer is one word, and the item that stands for it.
@@ -59,7 +63,7 @@ do
     local user, item_id, task = message[1], message[2], message[6]
     local known = known_item(step, user, item_id)
     if known then
-      return answer_again(known, message)
+      return answer_again(known, message[4])
     end
     local holder = message[8] and make_way(step, message)
     if holder then
@@ -128,16 +132,24 @@ do
     return others
   end
 
-  -- Whether nothing is asked of these messages but that they wait for their turn, as who sent them has seen, and no
-  -- limit asks how many of them are new.
-  function all_plain(step, messages)
+  -- The rows of plain messages.
+  function plain_rows(plain)
+    local rows = {}
+    for first = 1, #plain, PLAIN do
+      local row = { unpack(plain, first, first + PLAIN - 1) }
+      row[PLAIN] = row[PLAIN] ~= '' and row[PLAIN] or nil
+      rows[#rows + 1] = row
+    end
+    return rows
+  end
+
+  -- Whether plain messages need no more than to wait for their turn: no limit asks how many of them are new.
+  function may_come_plain(step, plain)
     local limits = step.limits
-    if not step.request.plain or limits.refuse_unhandled or limits.total_rate then
-      return false
-    elseif limits.tenant_depth or limits.tenant_rate then
+    if limits.refuse_unhandled or limits.total_rate or limits.tenant_depth or limits.tenant_rate then
       return false
     end
-    return not limits.total_depth or total(step).depth + #messages <= limits.total_depth
+    return not limits.total_depth or total(step).depth + #plain / PLAIN <= limits.total_depth
   end
 
   -- Whether the lanes of a label are ordered, as far as anybody knows.
@@ -161,8 +173,7 @@ do
 
   -- Puts a plain message that is new at the end of its lane. A lane that has a stream has somebody who sees to it that
   -- it is served, if it is an ordered one. The answer is the id of its entry.
-  local function place_plain(step, message, entry, label)
-    local name, item_id, body = message[3], message[2], message[5]
+  local function place_plain(step, name, item_id, body, entry, label)
     if not begun_lane(step, name) and is_ordered(step, label) then
       local placed =
         redis.pcall('XADD', step.stream_of .. name, 'NOMKSTREAM', entry, 'message', body, 'item_id', item_id)
@@ -173,18 +184,19 @@ do
     return place(lane_of(step, name), item_id, body, entry)
   end
 
-  -- Keeps a plain message, unless it is known. The answer is one word.
-  local function insert_plain(step, message, label, number)
-    local user, item_id, task, details = message[1], message[2], message[6], message[4]
+  -- Keeps the plain message that begins here, unless it is known. The answer is one word.
+  local function insert_plain(step, plain, first, number)
+    local user, item_id, name, details, body, task = unpack(plain, first, first + PLAIN - 1)
+    local label = step.request.label or string.match(name, '[^:]*$')
     local key, entry = step.meta_of .. user, step.moment .. number
     if redis.call('HSETNX', key, item_id, plain_waiting(step.beginning, entry, details, number)) == 0 then
-      return answer_again(parse_item(redis.call('HGET', key, item_id)), message)
+      return answer_again(parse_item(redis.call('HGET', key, item_id)), details)
     end
-    local placed = place_plain(step, message, entry, label)
+    local placed = place_plain(step, name, item_id, body, entry, label)
     if placed ~= entry then
       redis.call('HSET', key, item_id, plain_waiting(step.beginning, placed, details, number))
     end
-    if task then
+    if task ~= '' then
       redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
     end
     step.new[label] = (step.new[label] or 0) + 1
@@ -192,20 +204,19 @@ do
   end
 
   -- The same as `insert_all` for plain messages, of which none needs to be fetched. Most submits have one label.
-  function insert_all_plain(step, messages)
-    local others, seq, only = {}, take_numbers(step, #messages), step.request.label
-    step.new, step.orders, step.few = {}, {}, #messages <= FEW
+  function insert_all_plain(step, plain)
+    local others, amount = {}, #plain / PLAIN
+    local seq = take_numbers(step, amount)
+    step.new, step.orders, step.few = {}, {}, amount <= FEW
     step.beginning, step.moment = plain_beginning(step), string.format('%d-', step.now)
-    for index = 1, #messages do
-      local message = messages[index]
-      local label = only or string.match(message[3], '[^:]*$')
-      local word = insert_plain(step, message, label, string.format('%d', seq + index))
+    for index = 1, amount do
+      local word = insert_plain(step, plain, (index - 1) * PLAIN + 1, string.format('%d', seq + index))
       if word ~= 'accepted' then
         others[#others + 1] = { index - 1, word }
       end
     end
-    for label, amount in pairs(step.new) do
-      count(step, label, amount, 0)
+    for label, more in pairs(step.new) do
+      count(step, label, more, 0)
     end
     return others
   end
