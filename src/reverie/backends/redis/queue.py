@@ -14,7 +14,7 @@ import msgspec
 from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
 from reverie.backends.moves import Accepted, Advance, Lost, Move, Renewal, Settled, Submitted
-from reverie.backends.redis import wire
+from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
 from reverie.bridge import run_here
@@ -97,7 +97,7 @@ class RedisQueue:
         self, library: Library, messages: Sequence[Message], claim: ClaimRequest | None
     ) -> Accepted:
         claim_id = secrets.token_hex(16) if claim else ""
-        request = wire.submit_request(messages, self._keys)
+        request = rows.submit_request(messages, self._keys)
         request["claim"] = wire.claim_request(claim, claim_id) if claim else None
         encoded, replication = self._encoded(request), self._replication
         answers: list[Submitted] = []

@@ -23,6 +23,7 @@ import msgspec
 
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import decode_id, encode_id
+from reverie.backends.redis.rows import message_row
 from reverie.message import Key, Message
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class Repairer:
             if message is None or not fits or encode_id(message.item_id) != item_id:
                 unreadable.append(entry_id)
             else:
-                rows.append((entry_id, 0, wire.message_row(message, self._keys)))
+                rows.append((entry_id, 0, message_row(message, self._keys)))
         await self._adopt_rows(rows, lane, 0)
         return unreadable
 
@@ -269,7 +270,7 @@ class Repairer:
                 if message is None or name != f"{encode_id(message.user_id)}:{message.item_id}":
                     self._note_unreadable(f"{self._keys.prefix}:delayed", [name])
                 else:
-                    row = ("", due.get(name, 0), wire.message_row(message, self._keys))
+                    row = ("", due.get(name, 0), message_row(message, self._keys))
                     await self._adopt_rows([row], self._keys.lane(message.lane), 1)
             cursor = page.cursor
 

@@ -8,6 +8,7 @@ import msgspec
 
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import decode_id, encode_id
+from reverie.backends.redis.rows import message_row
 from reverie.backends.triggers import (
     CancelTask,
     Due,
@@ -181,7 +182,7 @@ def _command(command: TaskCommand) -> dict[str, Any]:
 
 def _firing_row(firing: Firing, keys: Keys) -> _Row:
     task = firing.task
-    message = None if firing.message is None else wire.message_row(firing.message, keys)
+    message = None if firing.message is None else message_row(firing.message, keys)
     moments = (task.scheduled_at, firing.next_at, firing.next_anchor)
     return (encode_id(task.task_type), task.user_key, *moments, message)
 

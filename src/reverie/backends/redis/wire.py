@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
@@ -11,12 +10,12 @@ from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, Reque
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.moves import Claim
 from reverie.backends.redis.keys import decode_id, encode_id
-from reverie.clock import from_epoch_ms, to_epoch_ms
-from reverie.message import Key, Message, level_of
+from reverie.backends.redis.rows import message_row
+from reverie.clock import from_epoch_ms
+from reverie.message import Key, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import datetime
 
     from reverie.backends.control import Command
     from reverie.backends.moves import ClaimRequest, Presence, QueueLimits, Settlement
@@ -45,13 +44,11 @@ __all__ = [
     "control_request",
     "keys_of",
     "limits_row",
-    "message_row",
     "presence_row",
     "raise_refusal",
     "read_body",
     "read_message",
     "settlement_row",
-    "submit_request",
 ]
 
 _Row = tuple[Any, ...]
@@ -218,24 +215,6 @@ class HistoryReply(_Reply, frozen=True):
     runs: list[str]
 
 
-class _Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What never changes of an item, in the order in which it stands in `task_meta`."""
-
-    task_type: str
-    mem_cube_id: str
-    level: int
-    fingerprint: str
-    lane: str
-    task_id: str | None = None
-    deadline: int | None = None
-    depends_on: tuple[str, ...] = ()
-    if_dependency_fails: str = "fail"
-    unique: str | None = None
-    unique_window_ms: int = 0
-    user_key: str | None = None
-
-
-_encode = msgspec.json.Encoder().encode
 _decode_body = msgspec.json.Decoder(Message).decode
 
 
@@ -254,107 +233,6 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
         "tenant_running": limits.tenant.concurrency,
     }
     return {name: value for name, value in row.items() if value is not None}
-
-
-def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
-    """Messages, and what the functions can make use of if it holds for all of them.
-
-    `plain`: none is due later or has a rule. Then all that is to be known of them stands in one list, which
-    the server reads faster than one for each. `label`: they have the same.
-    """
-    plain = all(message.due is None and _is_plain(message) for message in messages)
-    labels = {message.label for message in messages}
-    return {
-        "plain": [part for message in messages for part in _plain_row(message, keys)] if plain else None,
-        "messages": [] if plain else [message_row(message, keys) for message in messages],
-        "label": encode_id(labels.pop()) if len(labels) == 1 else None,
-    }
-
-
-def _plain_row(message: Message, keys: Keys) -> _Row:
-    """What is to be known of a plain message; its task is empty where there is none."""
-    row, task_id = _row(message, _details(message, keys)), message.task_id
-    return (*row, "" if task_id is None else encode_id(task_id))
-
-
-def message_row(message: Message, keys: Keys) -> _Row:
-    """A message as the server needs it: the body it only keeps, and beside it what it must know.
-
-    What few messages have comes last, and is left out where there is nothing of it.
-    """
-    details = _details(message, keys)
-    if not _is_plain(message):
-        details = _with_rules(details, message)
-    row, task_id, due = _row(message, details), message.task_id, message.due
-    if details.unique is None and not details.depends_on and message.user_key is None:
-        if task_id is None and due is None:
-            return row
-        rules: _Row = ()
-    else:
-        rules = (details.unique, message.unique_policy, details.depends_on or None, message.user_key)
-    task = None if task_id is None else encode_id(task_id)
-    return (*row, task, None if due is None else to_epoch_ms(due), *rules)
-
-
-def _details(message: Message, keys: Keys) -> _Details:
-    level = message.level or level_of(message.label)
-    lane, fingerprint = keys.lane(message.lane), message.fingerprint()
-    return _Details(message.label, message.mem_cube_id, level, fingerprint, lane, message.task_id)
-
-
-def _row(message: Message, details: _Details) -> _Row:
-    lane = details.lane
-    return (
-        lane[: lane.index(":")],
-        message.item_id,
-        lane,
-        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
-        _encode(_body(message, details.level)).decode(),  # the server reads no MessagePack of binary type
-    )
-
-
-def _is_plain(message: Message) -> bool:
-    """Whether no rule is given by which it has to wait, or not to, and no task hears of its end."""
-    if message.user_key is not None:
-        return False
-    return message.deadline is None and message.unique_key is None and not message.depends_on
-
-
-def _with_rules(details: _Details, message: Message) -> _Details:
-    return msgspec.structs.replace(
-        details,
-        deadline=to_epoch_ms(message.deadline) if message.deadline else None,
-        depends_on=tuple(dict.fromkeys(message.depends_on)),
-        if_dependency_fails=message.if_dependency_fails,
-        unique=None if message.unique_key is None else encode_id(message.unique_key),
-        unique_window_ms=round(message.unique_window_s * 1000),
-        user_key=message.user_key,
-    )
-
-
-def _body(message: Message, level: int) -> Message:
-    """The message as its handler will see it, but for what the engine fills in."""
-    changed = message.attempts or message.losses or message.requeues or message.redis_message_id
-    timed = message.timestamp or message.deadline or message.due
-    if message.level == level and not (changed or timed or message.stream_key):
-        return message
-    return msgspec.structs.replace(
-        message,
-        level=level,
-        timestamp=_in_utc(message.timestamp),
-        deadline=_in_utc(message.deadline),
-        due=None,
-        attempts=0,
-        losses=0,
-        requeues=0,
-        redis_message_id=None,
-        stream_key=None,
-    )
-
-
-def _in_utc(moment: datetime | None) -> datetime | None:
-    """A moment without a zone is UTC."""
-    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
 def claim_row(claim: Claim) -> _Row:
