@@ -162,11 +162,13 @@ do
     return known
   end
 
-  -- A lane that this step has begun, or now begins: of few messages most are the first of their lane.
+  -- A lane that this step has begun, or now begins, where new ones are likely: of few messages most are the first of
+  -- their lane, and where one was, the next may be.
   local function begun_lane(step, name)
     local lane = step.lanes[name]
-    if not lane and step.few and not see_lane(step, name).text then
-      lane = step.lanes[name]
+    if not lane and step.likely_new then
+      step.likely_new = not see_lane(step, name).text
+      lane = step.likely_new and step.lanes[name]
     end
     return lane
   end
@@ -180,6 +182,7 @@ do
       if placed and not placed.err then
         return placed
       end
+      step.likely_new = not placed
     end
     return place(lane_of(step, name), item_id, body, entry)
   end
@@ -207,7 +210,7 @@ do
   function insert_all_plain(step, plain)
     local others, amount = {}, #plain / PLAIN
     local seq = take_numbers(step, amount)
-    step.new, step.orders, step.few = {}, {}, amount <= FEW
+    step.new, step.orders, step.likely_new = {}, {}, amount <= FEW
     step.beginning, step.moment = plain_beginning(step), string.format('%d-', step.now)
     for index = 1, amount do
       local word = insert_plain(step, plain, (index - 1) * PLAIN + 1, string.format('%d', seq + index))
