@@ -14,7 +14,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,14 +22,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from living import wait_until
 from reverie.settings import load_settings
 from servers import valkey
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PATIENCE_S = 60
-AGAIN_S = 0.2
-"""Nobody types faster."""
 LOOKS = re.compile(r"^curl .*(/status|/search)|^\S*reverie (status|search)")
 NOT_AGAIN = {"make test": "make -n test", "make check": "make -n check", "make soak": "make -n soak"}
 """What runs these tests is not run by them; that it exists is checked."""
@@ -71,23 +69,25 @@ class Reader:
         command = self.meant(NOT_AGAIN.get(command, command))
         if self.servers:
             command = command.replace("4711", str(self.servers[-1].pid))
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            shown = subprocess.run(
-                command,
-                shell=True,
-                cwd=ROOT,
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert shown.returncode == 0, shown.stderr
-            if command.startswith("make -n") or matches(shown.stdout, expected):
-                return
-            if not LOOKS.search(command) or time.monotonic() > deadline:
-                pytest.fail(f"$ {command}\nshows\n{shown.stdout}\ninstead of\n{expected}")
-            time.sleep(AGAIN_S)
+        if LOOKS.search(command):  # who looks too early looks again
+            wait_until(lambda: self.shows(command, expected), PATIENCE_S)
+        else:
+            assert self.shows(command, expected), f"instead of\n{expected}"
+
+    def shows(self, command: str, expected: str) -> bool:
+        """Whether it shows what the page says."""
+        shown = subprocess.run(
+            command,
+            shell=True,
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert shown.returncode == 0, shown.stderr
+        print(f"$ {command}\nshows\n{shown.stdout}")
+        return command.startswith("make -n") or matches(shown.stdout, expected)
 
     def serves(self, command: str, expected: str) -> None:
         for before in self.servers:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from redis_bench import Bench, open_bench
 from reverie import AsyncScheduler
+from reverie.api.app import create_app
 from reverie.capture.spool import Spool
 from reverie.settings import load_settings
 from schedulers import new_scheduler
@@ -29,6 +31,14 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
     opened = new_scheduler(url, clock)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+async def client(scheduler: AsyncScheduler) -> AsyncIterator[httpx.AsyncClient]:
+    """Whoever asks the HTTP face of a scheduler."""
+    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as opened:
+        yield opened
 
 
 @pytest.fixture

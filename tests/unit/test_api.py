@@ -26,13 +26,6 @@ async def scheduler(clock):
     await scheduler.stop()
 
 
-@pytest.fixture
-async def client(scheduler: AsyncScheduler):
-    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        yield client
-
-
 async def ask(client: httpx.AsyncClient, method: str, path: str, **request) -> tuple[int, str, object]:
     response = await client.request(method, path, **request)
     answer = response.json()

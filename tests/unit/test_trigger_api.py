@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.backends.triggers import Activity
 from reverie.errors import BackendUnavailableError
 from reverie.message import Key
@@ -36,13 +35,6 @@ async def scheduler(clock: ManualClock, section):
     await scheduler.open()
     yield scheduler
     await scheduler.stop()
-
-
-@pytest.fixture
-async def client(scheduler: AsyncScheduler):
-    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        yield client
 
 
 async def ask(client: httpx.AsyncClient, method: str, path: str = "", **request) -> tuple[int, str, object]:

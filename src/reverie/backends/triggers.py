@@ -36,6 +36,7 @@ __all__ = [
     "TaskStatus",
     "TypeStatistics",
     "kept_ms",
+    "standing",
 ]
 
 GLOBAL_KEY = ""
@@ -51,6 +52,13 @@ TaskStatus = Literal["pending", "running", "completed", "failed"]
 def kept_ms(ttl_ms: int, interval_ms: int) -> int:
     """How long a task is remembered after its end."""
     return max(LAST_RUN_KEPT_MS, ttl_ms, interval_ms)
+
+
+def standing(fired_at: int | None, scheduled_at: int | None, ended: TaskStatus | None) -> TaskStatus:
+    """How a task stands, as the seed calls it: by when its run began, when it is due, how the last ended."""
+    if fired_at is not None:
+        return "running"
+    return "pending" if scheduled_at is not None else ended or "pending"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from reverie.backends.triggers import (
     TaskState,
     TypeStatistics,
     kept_ms,
+    standing,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ class Task:
 
     @property
     def status(self) -> TaskStatus:
-        """As the seed calls it."""
-        if self.fired_at is not None:
-            return "running"
-        return "pending" if self.scheduled_at is not None else self.ended or "pending"
+        """See `standing`."""
+        return standing(self.fired_at, self.scheduled_at, self.ended)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.sqlite.rows import decode_json, to_json
-from reverie.backends.triggers import TRIGGERS, TaskStatus, kept_ms
+from reverie.backends.triggers import TRIGGERS, TaskStatus, kept_ms, standing
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -55,10 +55,8 @@ class Task(msgspec.Struct, array_like=True):
 
     @property
     def status(self) -> TaskStatus:
-        """As the seed calls it."""
-        if self.fired_at is not None:
-            return "running"
-        return "pending" if self.scheduled_at is not None else self.ended or "pending"
+        """See `standing`."""
+        return standing(self.fired_at, self.scheduled_at, self.ended)
 
     def belong_to(self, activity: Activity) -> None:
         """Take over what an activity says."""

@@ -23,36 +23,35 @@ do
     return beginning .. entry .. UNCLAIMED .. details .. ',"seq":' .. seq .. '}'
   end
 
+  -- A table that asks `read` for what it does not know, once for each key; false where there is nothing.
+  local function remembering(read)
+    return setmetatable({}, {
+      __index = function(known, key)
+        known[key] = read(key) or false
+        return known[key]
+      end,
+    })
+  end
+
   -- Gets ready to claim plain items by this request. All moments have as many digits as now; an item of which that is
   -- not true is taken apart like one that is not plain.
   function prepare_claims(step, request)
+    local before_entry = string.format(',"started_at":%d,"redis_message_id":"', step.now)
     step.plain_start = {
       length = #plain_beginning(step), -- of a head
-      heads = {}, -- by head: how it goes on, and when those were submitted who have it; false if it is no plain one
-      before_entry = string.format(',"started_at":%d,"redis_message_id":"', step.now),
       after_entry = string.format('","claim_id":"%s",', request.claim_id) .. step.run,
+      heads = remembering(function(head) -- how a plain one goes on, and when those were submitted who have it
+        local submitted = string.match(head, PLAIN_WAITING)
+        local begin = '{"status":"in_progress","attempts":0,"losses":0,"submitted_at":'
+        return submitted and { text = begin .. submitted .. before_entry, submitted_at = tonumber(submitted) }
+      end),
     }
-  end
-
-  local function read_waiting_head(start, head)
-    local submitted = string.match(head, PLAIN_WAITING)
-    local known = submitted
-      and {
-        text = '{"status":"in_progress","attempts":0,"losses":0,"submitted_at":' .. submitted .. start.before_entry,
-        submitted_at = tonumber(submitted),
-      }
-    start.heads[head] = known or false
-    return known
   end
 
   -- The text of a plain item that is claimed, and when it was submitted; nothing if it is not plain.
   function plain_claimed(step, text, entry)
     local start = step.plain_start
-    local head = string.sub(text, 1, start.length)
-    local known = start.heads[head]
-    if known == nil then
-      known = read_waiting_head(start, head)
-    end
+    local known = start.heads[string.sub(text, 1, start.length)]
     local rest = start.length + #entry + 1
     if not known or string.find(text, UNCLAIMED_PLAIN, rest, true) ~= rest then
       return
@@ -66,17 +65,13 @@ do
     step.plain_end = {
       length = #'{"status":"in_progress","attempts":0,"losses":0,"submitted_at":,"started_at":,"redis_message_id":"'
         + 2 * #now, -- of a head
-      heads = {}, -- by head: how it goes on; false if it is no plain one
+      heads = remembering(function(head) -- how a plain one goes on
+        local times = string.match(head, PLAIN_RUNNING)
+        return times and '{"status":"completed","attempts":1,' .. times
+      end),
       runs = {}, -- by claim id: what stands behind the entry, and will
       completed = '"completed_at":' .. now .. ',',
     }
-  end
-
-  local function read_running_head(finish, head)
-    local times = string.match(head, PLAIN_RUNNING)
-    local known = times and '{"status":"completed","attempts":1,' .. times or false
-    finish.heads[head] = known
-    return known
   end
 
   -- The run of a claim, as it stands in this item behind its head; nothing if the claim does not hold it.
@@ -97,11 +92,7 @@ do
   -- The text of a plain item that is completed, and its stream entry; nothing if it is not plain or not held.
   function plain_completed(step, text, claim_id)
     local finish = step.plain_end
-    local head = string.sub(text, 1, finish.length)
-    local known = finish.heads[head]
-    if known == nil then
-      known = read_running_head(finish, head)
-    end
+    local known = finish.heads[string.sub(text, 1, finish.length)]
     local run = known and (finish.runs[claim_id] or read_run(finish, text, claim_id))
     local behind = run and string.find(text, run.now, finish.length + 1, true)
     if not behind then
