@@ -7,7 +7,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks import events, queue, triggers
+from benchmarks import events, queue, triggers, walk
 from benchmarks.report import print_report, print_targets, shown_progress
 from benchmarks.rounds import Sizes
 
@@ -47,6 +47,11 @@ def main() -> None:
     three.add_argument("--due", type=_positive, default=10_000, help="tasks that are fired (default 10,000)")
     three.add_argument("--server-binary", type=Path, metavar="PATH", help="redis: the server to start")
     three.add_argument("--json", action="store_true", help="only the JSON line")
+    four = commands.add_parser("walk", help="how many files and functions one message passes over HTTP")
+    four.add_argument(
+        "--names", action="store_true", help="also each function that was called, and how often"
+    )
+    four.add_argument("--json", action="store_true", help="only the JSON line")
     for command in (one, two):
         command.add_argument(
             "--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)"
@@ -59,7 +64,11 @@ def main() -> None:
         )
         command.add_argument("--json", action="store_true", help="only the JSON line")
     arguments = parser.parse_args()
-    {"queue": _queue, "events": _events, "triggers": _triggers}[arguments.what](arguments)
+    {"queue": _queue, "events": _events, "triggers": _triggers, "walk": _walk}[arguments.what](arguments)
+
+
+def _walk(arguments: argparse.Namespace) -> None:
+    print(json.dumps(walk.measure(show_names=arguments.names and not arguments.json)))
 
 
 def _triggers(arguments: argparse.Namespace) -> None:
