@@ -34,7 +34,7 @@ soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under d
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
 
 settings-page: $(VENV)/.dev  ## write docs/settings.md anew, from the settings themselves
-	$(BIN)/python -m reverie.settings_page > docs/settings.md
+	$(BIN)/python -c 'from reverie.settings import settings_page; print(settings_page(), end="")' > docs/settings.md
 
 pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 	$(BIN)/pip-compile $(PIN_FLAGS) --output-file requirements/base.txt pyproject.toml

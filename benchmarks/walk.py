@@ -109,7 +109,7 @@ def _walk(address: str, tracer: Tracer, problems: list[BaseException]) -> None:
         found = _ask(address, "/product/search", {"user_id": "ann", "query": "Who moved to Lisbon?"})
         tracer.active = False
         if found["data"]["text_mem"][0]["memories"][0]["memory"] != TEXT:
-            raise SystemExit(f"the memory was not found: {found}")
+            raise SystemExit(f"the memory was not found: {found}")  # noqa: TRY301  told by the main thread
     except BaseException as error:  # noqa: BLE001  the main thread tells it
         problems.append(error)
     finally:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from places import PLACES
 from reverie.testing import ManualClock
-from servers import valkey
+from support.places import PLACES
+from support.servers import valkey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from places import Place
+    from support.places import Place
 
 
 def pytest_configure() -> None:

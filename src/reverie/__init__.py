@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from reverie.dispatch.context import Context
     from reverie.effect import Remember, Source
     from reverie.errors import ReverieError
+    from reverie.face.global_scheduler import mem_scheduler
+    from reverie.face.scheduler import AsyncScheduler, Scheduler
     from reverie.failures import (
         BudgetError,
         CredentialsError,
@@ -22,11 +24,9 @@ if TYPE_CHECKING:
         RateLimitedError,
         TransientError,
     )
-    from reverie.global_scheduler import mem_scheduler
     from reverie.message import Message
     from reverie.message import Message as ScheduleMessageItem
     from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
-    from reverie.scheduler import AsyncScheduler, Scheduler
     from reverie.settings import Settings
     from reverie.turn import Turn
 
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncScheduler": "reverie.scheduler:AsyncScheduler",
+    "AsyncScheduler": "reverie.face.scheduler:AsyncScheduler",
     "BudgetError": "reverie.failures:BudgetError",
     "Bury": "reverie.outcome:Bury",
     "Cancel": "reverie.outcome:Cancel",
@@ -72,15 +72,15 @@ _HOMES = {
     "Retry": "reverie.outcome:Retry",
     "ReverieError": "reverie.errors:ReverieError",
     "ScheduleMessageItem": "reverie.message:Message",
-    "Scheduler": "reverie.scheduler:Scheduler",
+    "Scheduler": "reverie.face.scheduler:Scheduler",
     "Settings": "reverie.settings:Settings",
     "Snooze": "reverie.outcome:Snooze",
     "Source": "reverie.effect:Source",
     "TransientError": "reverie.failures:TransientError",
-    "TaskScheduler": "reverie.task_scheduler:TaskScheduler",
+    "TaskScheduler": "reverie.face.task_scheduler:TaskScheduler",
     "Turn": "reverie.turn:Turn",
-    "get_scheduler": "reverie.task_scheduler:get_scheduler",
-    "mem_scheduler": "reverie.global_scheduler:mem_scheduler",
+    "get_scheduler": "reverie.face.task_scheduler:get_scheduler",
+    "mem_scheduler": "reverie.face.global_scheduler:mem_scheduler",
 }
 
 

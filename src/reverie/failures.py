@@ -1,7 +1,7 @@
 """Why a run failed, in a handler's own words: raise one of these where you know better than an error's type.
 
 Most handlers need none of them: the errors of HTTP clients and model providers are read by their types
-(`reverie.dispatch.failures`). What each class leads to stands in `docs/failures.md`.
+(`reverie.dispatch.classify`). What each class leads to stands in `docs/failures.md`.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from reverie.backends.interface import SubmitsHere
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
+from reverie.base.clock import SystemClock
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool import Spool
 from reverie.capture.spool_reader import SpoolReader
-from reverie.clock import SystemClock
-from reverie.dispatch.alerts import BugAlerts
+from reverie.dispatch.bug_log import BugAlerts
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
 from reverie.dispatch.settlements import SettlementPolicy
@@ -41,8 +41,8 @@ from reverie.observe.webhook import Webhook
 from reverie.settings import environment_of
 from reverie.storage.sqlite import Database
 from reverie.triggers.handlers import FAILED
+from reverie.triggers.service import Triggers
 from reverie.triggers.settings import TaskSettings
-from reverie.triggers.tasks import Triggers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.interface import Backend
     from reverie.backends.moves import Accepted, Claim, Settlement, Submitted
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
+    from reverie.base.service import LoopService
     from reverie.dispatch.middleware import Middleware
     from reverie.message import Key, Message
-    from reverie.service import LoopService
     from reverie.settings import Settings
 
 __all__ = ["Runtime"]

@@ -15,6 +15,7 @@ from pydantic import Field
 from reverie.backends.settings import QueueSettings
 from reverie.capture.settings import SpoolSettings
 from reverie.configuration.fields import PREFIX, Place
+from reverie.configuration.page import page
 from reverie.configuration.reading import Reading, read
 from reverie.configuration.section import Section
 from reverie.configuration.sources import from_arguments, from_environment, from_file, from_names
@@ -37,6 +38,7 @@ __all__ = [
     "environment_of",
     "load_settings",
     "read_settings",
+    "settings_page",
 ]
 
 FILE_NAME = "reverie.yaml"
@@ -184,3 +186,8 @@ def read_settings(**given: Any) -> Reading[Settings]:
 def check_file(path: Path) -> Reading[Settings]:
     """Read the settings of one file, and nothing else."""
     return read(Settings, [from_file(path)])
+
+
+def settings_page() -> str:
+    """The page that names every setting: `make settings-page` writes it to `docs/settings.md`."""
+    return page(Settings, OTHER_NAMES, DEFAULT_NAMES)

@@ -21,8 +21,8 @@ from reverie.backends.moves import Status
 from reverie.backends.views import StatusQuery
 
 if TYPE_CHECKING:
+    from reverie.face.scheduler import AsyncScheduler, Scheduler
     from reverie.message import Message
-    from reverie.scheduler import AsyncScheduler, Scheduler
 
 __all__ = ["ManualClock", "assert_enqueued", "drain", "enqueued"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-from gate import pass_gate
 from reverie import Done, Message, Remember, Scheduler
+from support.gate import pass_gate
 
 scheduler = Scheduler()
 

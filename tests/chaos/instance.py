@@ -7,7 +7,7 @@ import sys
 import uuid
 
 from reverie import AsyncScheduler, Done, Message, Remember, ReverieError
-from reverie.cli.worker import run_until_stopped
+from reverie.cli.daemon.run import run_until_stopped
 
 scheduler = AsyncScheduler()
 

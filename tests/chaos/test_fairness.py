@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from places import PLACES, Place
 from reverie import Message, Scheduler
 from reverie.backends.moves import Status
-from scale import evidence, scaled
+from support.places import PLACES, Place
+from support.scale import evidence, scaled
 
 PORTION = 5000
 BACKLOGS = {"memory": 100_000, "sqlite": 100_000, "redis": 500_000}

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import apsw
 import pytest
 
-from living import wait_until
-from places import PATHS, SHARED, Place, redis, sqlite
 from reverie import Message, Scheduler
 from reverie.backends.moves import Status
 from reverie.backends.views import MOST_KEPT, StatusQuery
 from reverie.errors import BackendUnavailableError
-from scale import SEED, evidence, scaled
+from support.living import wait_until
+from support.places import PATHS, SHARED, Place, redis, sqlite
+from support.scale import SEED, evidence, scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servers import Valkey
+    from support.servers import Valkey
 
 DEADLINE_S = 3000
 LEASE_S = 2.0

@@ -10,10 +10,10 @@ import threading
 import apsw
 import pytest
 
-from gate import gate
-from places import PLACES, SHARED, Place
 from reverie import Message, Scheduler
 from reverie.backends.moves import Status
+from support.gate import gate
+from support.places import PLACES, SHARED, Place
 
 QUICK = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.2"}
 """Leases that run out while a test waits."""

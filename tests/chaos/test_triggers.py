@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from living import wait_until
-from places import PATHS, PLACES, SHARED, Place
 from reverie.triggers.plan import SYSTEM_USER
-from scale import SEED, evidence, scaled
+from support.living import wait_until
+from support.places import PATHS, PLACES, SHARED, Place
+from support.scale import SEED, evidence, scaled
 
 if TYPE_CHECKING:
     from reverie import Scheduler

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from living import passes
 from reverie import AsyncScheduler, Done, Message, Remember, ReverieError
-from reverie.cli.worker import run_until_stopped
+from reverie.cli.daemon.run import run_until_stopped
+from support.living import passes
 
 scheduler = AsyncScheduler()
 

@@ -22,7 +22,7 @@ from reverie.backends.views import StatusQuery
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
-from servers import RedisClock, delete_keys
+from support.servers import RedisClock, delete_keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -245,22 +245,22 @@ async def test_requeueing_a_parent_does_not_revive_its_dependants(bench: Bench) 
 async def test_a_finished_step_is_kept_for_the_next_run(bench: Bench) -> None:
     await bench.submit(message("1"))
     (claim,) = await bench.claim()
-    assert await bench.queue.recall(claim) == {}
-    assert await bench.queue.remember(claim, "ask", '{"a": 1}')
-    assert await bench.queue.remember(claim, "ask", '{"a": 2}')
+    assert await bench.queue.load_memos(claim) == {}
+    assert await bench.queue.save_memo(claim, "ask", '{"a": 1}')
+    assert await bench.queue.save_memo(claim, "ask", '{"a": 2}')
     await settle(bench, Settlement(claim=claim, move=Move.RETRY))
     (again,) = await bench.claim()
-    assert await bench.queue.recall(again) == {"ask": '{"a": 2}'}
-    assert not await bench.queue.remember(claim, "ask", "late")
+    assert await bench.queue.load_memos(again) == {"ask": '{"a": 2}'}
+    assert not await bench.queue.save_memo(claim, "ask", "late")
     await settle(bench, done(again))
-    assert await bench.queue.recall(again) == {}
+    assert await bench.queue.load_memos(again) == {}
 
 
 async def test_a_dead_letter_keeps_what_its_runs_have_paid_for(bench: Bench) -> None:
     await bench.submit(message("1"))
     (claim,) = await bench.claim()
-    await bench.queue.remember(claim, "ask", "1")
+    await bench.queue.save_memo(claim, "ask", "1")
     await settle(bench, Settlement(claim=claim, move=Move.BURY, error="x"))
     await bench.control(RequeueItems, user_id="ann")
     (again,) = await bench.claim()
-    assert await bench.queue.recall(again) == {"ask": "1"}
+    assert await bench.queue.load_memos(again) == {"ask": "1"}

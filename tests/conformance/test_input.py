@@ -8,7 +8,7 @@ import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
 from reverie.backends.moves import Move, Presence, Settlement, Status
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidMessageError
 
 

@@ -35,13 +35,13 @@ from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, Want
 from reverie.backends.redis import RedisBackend
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.views import StatusQuery
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidMessageError
 from reverie.message import Key, Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
-from scale import scaled
-from servers import RedisClock, delete_keys
+from support.scale import scaled
+from support.servers import RedisClock, delete_keys
 
 replace = msgspec.structs.replace
 
@@ -153,12 +153,12 @@ class Moves(RuleBasedStateMachine):
         self.run(self.real.queue.control(command))
 
     @rule(data=st.data(), step=st.sampled_from(["one", "two"]))
-    def remember(self, data, step: str) -> None:
+    def save_memo(self, data, step: str) -> None:
         if self.claims:
             model, real = data.draw(st.sampled_from(self.claims))
-            kept = self.run(self.model.queue.remember(model, step, "1"))
-            assert self.run(self.real.queue.remember(real, step, "1")) == kept
-            assert self.run(self.real.queue.recall(real)) == self.run(self.model.queue.recall(model))
+            kept = self.run(self.model.queue.save_memo(model, step, "1"))
+            assert self.run(self.real.queue.save_memo(real, step, "1")) == kept
+            assert self.run(self.real.queue.load_memos(real)) == self.run(self.model.queue.load_memos(model))
 
     @rule(
         label=st.sampled_from(list(LABELS)), quantum=st.integers(1, 3), lease_ms=st.sampled_from([500, 5000])

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
-from living import passes, started
 from reverie.backends.moves import ClaimRequest, Move, Renewal, Settlement, Status, Want
 from reverie.backends.views import StatusQuery
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
+from support.living import passes, started
 
 # -- submit ------------------------------------------------------------------------------------------
 

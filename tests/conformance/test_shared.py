@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from conformance.conftest import Bench
-from reverie.backends.shared import BreakerRules, Grant, LimiterRules, Rules, Signal, SignalKind
+from reverie.backends.breaker_state import BreakerRules, Grant, LimiterRules, Rules, Signal, SignalKind
 
 BREAKER_ONLY = Rules(limiter=None)
 SUCCESS = Signal(SignalKind.SUCCESS)

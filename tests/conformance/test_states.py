@@ -10,7 +10,7 @@ from conformance.conftest import Bench, message
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Claim, Move, Settlement, Status
 from reverie.backends.states import STORED_AS, TIMED_TASK, TRANSITIONS, Cause
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 
 MOVES = {
     Cause.COMPLETE: Move.COMPLETE,

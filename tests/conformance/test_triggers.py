@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from conformance.conftest import Bench, done, ids, settle
-from living import started
 from reverie.backends.control import CancelItems, RequeueItems
 from reverie.backends.moves import Move, ScopeLimits, Settlement
 from reverie.backends.triggers import (
@@ -23,6 +22,7 @@ from reverie.backends.triggers import (
     SwitchType,
 )
 from reverie.message import Message
+from support.living import started
 
 INTERVAL_S = 10
 TYPE = "memory_compression"

@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from conformance.conftest import Bench, done, message, settle
-from living import started
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move, Presence, ScopeLimits, Settlement
 from reverie.backends.views import MOST_KEPT, Attempt, LabelState, LaneState, QueueHealth
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.message import Key, Lane, Message
+from support.living import started
 
 
 async def end(bench: Bench, move: Move, **fields) -> None:

@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from living import wait_until
 from reverie.settings import load_settings
-from servers import valkey
+from support.living import wait_until
+from support.servers import valkey
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

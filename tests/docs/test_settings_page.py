@@ -8,15 +8,15 @@ import pytest
 
 from reverie.configuration.fields import Field, all_fields, find
 from reverie.configuration.section import Section
-from reverie.settings import DEFAULT_NAMES, OTHER_NAMES, Settings
-from reverie.settings_page import page
+from reverie.settings import DEFAULT_NAMES, OTHER_NAMES, Settings, settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 FIELDS = list(all_fields(Settings))
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "docs/settings.md is old: run `make settings-page`"
+    shown = PAGE.read_text(encoding="utf-8")
+    assert shown == settings_page(), "docs/settings.md is old: run `make settings-page`"
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -33,7 +33,7 @@ def test_every_group_refuses_unknown_names_and_says_what_it_is() -> None:
 
 
 def test_every_setting_is_on_the_page_with_its_variable() -> None:
-    text = page()
+    text = settings_page()
     assert [field.name for field in FIELDS if f"| `{field.name}` | `{field.variable}` |" not in text] == []
     assert {"queue.url", "worker.lease_s", "labels.<label>.min_idle_ms"} <= {field.name for field in FIELDS}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from servers import Valkey
+    from support.servers import Valkey
 
 
 @dataclass
@@ -90,8 +90,8 @@ def replica(unused_tcp_port_factory: Callable[[], int], primary: Valkey) -> Iter
 @pytest.fixture
 def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Services that fail pause only briefly."""
-    monkeypatch.setattr("reverie.service.RESTART_DELAYS_S", (0.01, 0.01, 0.01))
-    monkeypatch.setattr("reverie.service.BREAKER_PAUSE_S", 0.01)
+    monkeypatch.setattr("reverie.base.service.RESTART_DELAYS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("reverie.base.service.BREAKER_PAUSE_S", 0.01)
 
 
 @pytest.fixture

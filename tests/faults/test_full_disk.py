@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from reverie.errors import BackendUnavailableError
-from scale import SCALE, evidence
-from small_disk import run_on_small_disk
+from support.scale import SCALE, evidence
+from support.small_disk import run_on_small_disk
 
 from .conftest import Bench
 from .disk import EVERYWHERE, LOG, Disk

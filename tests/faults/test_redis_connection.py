@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from living import passes, until, wait_until
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.library import LIBRARY
 from reverie.errors import BackendUnavailableError
-from servers import RedisClock, Valkey, valkey_server
-from spooling import waiting
+from support.living import passes, until, wait_until
+from support.servers import RedisClock, Valkey, valkey_server
+from support.spooling import waiting
 
 from .redis_case import RedisCase, redis_case
 

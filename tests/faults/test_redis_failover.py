@@ -10,10 +10,10 @@ import pytest
 from redis.exceptions import BusyLoadingError
 from redis.exceptions import ConnectionError as NoConnectionError
 
-from living import until
-from proxy import proxy
 from reverie.errors import BackendUnavailableError
-from servers import Valkey, valkey_server
+from support.living import until
+from support.proxy import proxy
+from support.servers import Valkey, valkey_server
 
 from .redis_case import redis_case
 from .two_servers import follow, promote

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redis_bench import Bench, message, open_bench
+from reverie.backends.breaker_state import Signal, SignalKind
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems, ResumeLabel
 from reverie.backends.moves import Move, Presence
-from reverie.backends.shared import Signal, SignalKind
 from reverie.backends.views import StatusQuery
 from reverie.errors import BackendUnavailableError
-from servers import Valkey, valkey_server
+from support.redis_bench import Bench, message, open_bench
+from support.servers import Valkey, valkey_server
 
 from .redis_case import redis_case
 
@@ -61,8 +61,8 @@ async def test_only_submits_are_refused(server: Valkey, bench: Bench) -> None:
     claims = await bench.claim()
     assert len(claims) == 10
     assert (await bench.queue.renew(claims, 30_000)).lost == []
-    assert await bench.queue.remember(claims[0], "step", '"x"' * 1000)
-    assert await bench.queue.recall(claims[0]) == {"step": '"x"' * 1000}
+    assert await bench.queue.save_memo(claims[0], "step", '"x"' * 1000)
+    assert await bench.queue.load_memos(claims[0]) == {"step": '"x"' * 1000}
     follow_up = message("follow-up", "u0")
     await bench.settle(claims[0], follow_ups=(follow_up,))
     await bench.settle(claims[1], move=Move.RETRY, error="again")

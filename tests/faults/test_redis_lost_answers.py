@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from living import until
-from proxy import Proxy, proxy
 from reverie import Done, Message
 from reverie.errors import BackendUnavailableError
-from servers import RedisClock, valkey
+from support.living import until
+from support.proxy import Proxy, proxy
+from support.servers import RedisClock, valkey
 
 from .redis_case import RedisCase, redis_case
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from living import until, wait_until
 from reverie.errors import BackendUnavailableError
-from servers import Valkey, valkey_server
+from support.living import until, wait_until
+from support.servers import Valkey, valkey_server
 
 from .redis_case import redis_case
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from living import until
-from proxy import proxy
 from reverie import Message, Scheduler
 from reverie.backends.redis import NotReplicatedError
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.replication import Replication
 from reverie.errors import BackendUnavailableError, InvalidSettingError, QueueFullError
 from reverie.settings import load_settings
-from servers import Valkey
-from spooling import waiting
+from support.living import until
+from support.proxy import proxy
+from support.servers import Valkey
+from support.spooling import waiting
 
 from .redis_case import RedisCase, redis_case
 from .two_servers import promote

@@ -14,7 +14,7 @@ import pytest
 import reverie
 from reverie.backends.redis import KeysVersionError, RedisBackend
 from reverie.backends.redis.library import LIBRARY, VERSION
-from servers import Valkey, valkey_server
+from support.servers import Valkey, valkey_server
 
 from .redis_case import redis_case
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from places import Place
+from reverie.assembly import ROOMS
 from reverie.backends.views import LabelState
 from reverie.errors import CorruptDatabaseError, SalvageError
-from reverie.salvage import salvage
+from reverie.storage.salvage import salvage
+from support.places import Place
 
 from .conftest import Bench
 from .test_corruption import PAGE, contents_of, read_all, spoil
@@ -91,7 +92,7 @@ def test_the_steps_of_the_error_bring_the_work_back(used: Bench, tmp_path: Path)
 def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path, table) -> None:
     spoil_table(used.path, table)
     saved = tmp_path / "saved.db"
-    tables = {found.table: found for found in salvage(str(used.path), str(saved))}
+    tables = {found.table: found for found in salvage(str(used.path), str(saved), ROOMS)}
     assert tables["pending_messages"].rows == len(DONE) + len(WAITING)
     saved.rename(used.path)
     with used.scheduler.used():
@@ -105,7 +106,7 @@ def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path
 
 
 def test_a_healthy_file_is_copied_whole(used: Bench, tmp_path: Path) -> None:
-    tables = salvage(str(used.path), str(tmp_path / "saved.db"))
+    tables = salvage(str(used.path), str(tmp_path / "saved.db"), ROOMS)
     assert {found.lost for found in tables} == {0}
     used.path.unlink()
     (tmp_path / "saved.db").rename(used.path)
@@ -117,10 +118,10 @@ def test_a_healthy_file_is_copied_whole(used: Bench, tmp_path: Path) -> None:
 def test_what_cannot_be_saved_says_so(used: Bench, tmp_path: Path) -> None:
     saved = tmp_path / "saved.db"
     with pytest.raises(SalvageError, match="is not a file"):
-        salvage(str(tmp_path / "missing.db"), str(saved))
+        salvage(str(tmp_path / "missing.db"), str(saved), ROOMS)
     with pytest.raises(SalvageError, match="name a new file"):
-        salvage(str(used.path), sys.executable)
+        salvage(str(used.path), sys.executable, ROOMS)
     spoil(used.path, 0)
     with pytest.raises(CorruptDatabaseError, match="not even its list of tables can be read"):
-        salvage(str(used.path), str(saved))
+        salvage(str(used.path), str(saved), ROOMS)
     assert not saved.exists()

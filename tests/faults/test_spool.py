@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from living import wait_until
-from places import SHARED, Place
 from reverie.capture.intake import add_message
 from reverie.capture.spool import Spool
-from small_disk import run_on_small_disk
-from spooling import damaged, waiting
+from support.living import wait_until
+from support.places import SHARED, Place
+from support.small_disk import run_on_small_disk
+from support.spooling import damaged, waiting
 
 from .conftest import Bench
 from .disk import Disk

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
+from reverie.base.threads import ThreadPool
 from reverie.errors import BackendUnavailableError
 from reverie.storage.sqlite import Database
-from reverie.threads import ThreadPool
 
 from .disk import Disk
 

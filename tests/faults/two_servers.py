@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from living import wait_until
-from servers import valkey_server
+from support.living import wait_until
+from support.servers import valkey_server
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from servers import Valkey
+    from support.servers import Valkey
 
 QUICK = {"repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
 

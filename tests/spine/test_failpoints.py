@@ -7,8 +7,8 @@ import signal
 import httpx
 import pytest
 
-from places import Place, Server
-from reverie.failpoints import FAILPOINTS
+from reverie.base.failpoints import FAILPOINTS
+from support.places import Place, Server
 
 TEXT = "I moved to Lisbon in May"
 BODY = {"user_id": "ann", "memory_content": TEXT, "item_id": "the-one"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from places import Place
+from support.places import Place
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_task.py"
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from living import until
-from places import SHARED, Place, Server
-from scale import evidence, scaled
+from support.living import until
+from support.places import SHARED, Place, Server
+from support.scale import evidence, scaled
 
 PATH = "/product/scheduler/wait/stream?user_name=ann&timeout_seconds=600&poll_interval=0.5"
 ON_A_SERVER = pytest.mark.parametrize("place", SHARED, indirect=True)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forked import REVERIE
-from living import children, is_gone, wait_until, wait_until_gone
-from places import SHARED, Place
 from reverie import Scheduler
 from reverie.backends.moves import Status
 from reverie.dispatch.supervisor import Supervisor
 from reverie.errors import InvalidSettingError
 from reverie.settings import Settings, environment_of, load_settings
+from support.forked import REVERIE
+from support.living import children, is_gone, wait_until, wait_until_gone
+from support.places import SHARED, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
-from places import PLACES, SHARED, Place
 from reverie import AsyncScheduler, Done, Message, Remember, Scheduler, Turn
+from support.places import PLACES, SHARED, Place
 
 EVERYWHERE = pytest.mark.parametrize("place", PLACES, indirect=True)
 BETWEEN_PROCESSES = pytest.mark.parametrize("place", SHARED, indirect=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from redis_bench import Bench, open_bench
 from reverie import AsyncScheduler
 from reverie.api.app import create_app
 from reverie.capture.spool import Spool
 from reverie.settings import load_settings
-from schedulers import new_scheduler
-from spooling import ingester_of
+from support.redis_bench import Bench, open_bench
+from support.schedulers import new_scheduler
+from support.spooling import ingester_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from living import wait_until
 from reverie import AsyncScheduler
+from reverie.backends.breaker_state import Signal, SignalKind
 from reverie.backends.moves import Presence
-from reverie.backends.shared import Signal, SignalKind
+from reverie.base.service import BREAKER_AFTER, LoopService
 from reverie.dispatch.breaker import breaker_key, rules_of
 from reverie.errors import BackendUnavailableError, InvalidSettingError
 from reverie.observe.bus import Wanted
@@ -28,8 +28,8 @@ from reverie.observe.rules import Alert, check
 from reverie.observe.settings import AlertSettings
 from reverie.observe.watcher import AlertWatcher
 from reverie.observe.webhook import Webhook
-from reverie.service import BREAKER_AFTER, LoopService
 from reverie.settings import load_settings
+from support.living import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -21,8 +21,8 @@ from reverie.errors import BackendUnavailableError, InvalidSettingError
 from reverie.message import Key
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
-from schedulers import new_scheduler, status_of
-from servers import valkey
+from support.schedulers import new_scheduler, status_of
+from support.servers import valkey
 
 
 class SharedCalls:

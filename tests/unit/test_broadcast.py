@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from listening import listening
-from living import started
 from reverie.storage import broadcast as module
 from reverie.storage.broadcast import LARGEST_NEWS, FileBroadcast
 from reverie.storage.peers import News, Peers
+from support.listening import listening
+from support.living import started
 
 if TYPE_CHECKING:
     from pathlib import Path

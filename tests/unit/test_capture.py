@@ -23,8 +23,8 @@ from reverie.errors import (
     SpoolFullError,
 )
 from reverie.settings import load_settings
-from servers import valkey_server
-from spooling import NOTE, damaged, ingester_of, waiting
+from support.servers import valkey_server
+from support.spooling import NOTE, damaged, ingester_of, waiting
 
 
 @pytest.fixture

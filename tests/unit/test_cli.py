@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from places import Place
 from reverie.errors import InvalidSettingError
 from reverie.settings import load_settings
+from support.places import Place
 
 HEAVY = ("apsw", "pydantic", "fastapi", "uvicorn", "redis", "msgspec", "yaml", "structlog", "asyncio")
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commands import answer, run
-from forked import REVERIE
-from places import Place
 from reverie import Bury, Scheduler
 from reverie.cli.output import moment, plain
 from reverie.errors import WaitTimeoutError
 from reverie.testing import drain
-from terminal import terminal
+from support.commands import answer, run
+from support.forked import REVERIE
+from support.places import Place
+from support.terminal import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from living import passes
 from reverie import AsyncScheduler, Bury, Scheduler
 from reverie.errors import (
     InvalidMessageError,
@@ -17,6 +16,7 @@ from reverie.errors import (
     UnhandledLabelError,
 )
 from reverie.settings import load_settings
+from support.living import passes
 
 
 @pytest.fixture(params=["memory://", "sqlite"])

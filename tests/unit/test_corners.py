@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from living import passes
 from reverie import Bury, Done, Message, Scheduler, Snooze
 from reverie.backends.moves import Status
 from reverie.backends.sqlite import SqliteBackend
@@ -17,6 +16,7 @@ from reverie.errors import InvalidMessageError, InvalidSelectionError
 from reverie.settings import load_settings
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock, drain
+from support.living import passes
 
 
 @pytest.fixture(params=["memory", "sqlite", "two files"])

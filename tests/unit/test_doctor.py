@@ -17,16 +17,16 @@ import apsw
 import pytest
 from redis import Redis
 
-from forked import REVERIE
-from living import wait_until, wait_until_gone
-from places import Place
 from reverie.backends.moves import Status
-from reverie.cli.daemon import Daemon
+from reverie.cli.daemon.state import Daemon
 from reverie.observe.rules import failing_services
 from reverie.storage.peers import peers_folder
 from reverie.version import __version__
-from small_disk import run_on_small_disk
-from spooling import file_name
+from support.forked import REVERIE
+from support.living import wait_until, wait_until_gone
+from support.places import Place
+from support.small_disk import run_on_small_disk
+from support.spooling import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from living import until
 from reverie import AsyncScheduler, Bury, Done, Message, Retry, Scheduler
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.observe.bus import EventBus, Wanted
 from reverie.observe.events import BATCH_BYTES, Event, EventName, decode_events, encode_events
 from reverie.observe.metrics import Metrics, _Durations
 from reverie.observe.tracing import current_trace_id, trace_id_of
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
+from support.living import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -27,7 +27,7 @@ from reverie import (
     RateLimitedError,
     TransientError,
 )
-from reverie.dispatch.failures import LONGEST_RETRY_AFTER_S, STATUS_KINDS, classify
+from reverie.dispatch.classify import LONGEST_RETRY_AFTER_S, STATUS_KINDS, classify
 from reverie.errors import BackendUnavailableError, InvalidMessageError, WaitTimeoutError
 from reverie.failures import FailureKind
 

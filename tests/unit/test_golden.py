@@ -18,7 +18,7 @@ from reverie import AsyncScheduler, Message
 from reverie.api.app import create_app
 from reverie.backends.moves import ClaimRequest, Move, Presence, Settlement, Want
 from reverie.settings import load_settings
-from servers import valkey
+from support.servers import valkey
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TASK = "task_20240722_001"

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from living import started, until
 from reverie import AsyncScheduler
 from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
 from reverie.message import Key
 from reverie.observe.finishes import Finishes
 from reverie.observe.idle import IdleWatch
+from support.living import started, until
 
 NEVER = 3600.0
 

@@ -22,7 +22,7 @@ from reverie import AsyncScheduler, Message
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool import FIELDS, Spool
 from reverie.settings import load_settings
-from spooling import NOTE, all_names, damaged, file_name, ingester_of, put, waiting
+from support.spooling import NOTE, all_names, damaged, file_name, ingester_of, put, waiting
 
 
 @pytest.fixture

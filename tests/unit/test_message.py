@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie import Message, ScheduleMessageItem, Turn
-from reverie.clock import from_epoch_ms, to_epoch_ms
+from reverie.base.clock import from_epoch_ms, to_epoch_ms
 from reverie.errors import InvalidMessageError
 from reverie.message import MessageLimits, check_message, content_text, derived_id
 from reverie.turn import read_turns, write_turns

@@ -21,7 +21,7 @@ from reverie import (
 )
 from reverie.backends.moves import Status
 from reverie.testing import ManualClock, drain
-from schedulers import status_of
+from support.schedulers import status_of
 
 # -- middleware --------------------------------------------------------------------------------------
 

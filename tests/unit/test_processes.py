@@ -14,17 +14,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-import cpu_handlers
-from gate import gate
-from living import children, is_gone, until, wait_until, wait_until_gone
 from reverie import Message, Scheduler
 from reverie.backends.moves import Claim, Status
 from reverie.dispatch import processes
 from reverie.dispatch.answers import Failed
 from reverie.dispatch.child_process import ChildProcess
 from reverie.dispatch.context import Context
-from reverie.dispatch.executor import Batch
-from reverie.dispatch.executors import Executors
+from reverie.dispatch.local_executor import Batch
+from reverie.dispatch.placement import Executors
 from reverie.dispatch.processes import ProcessExecutor
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
@@ -32,6 +29,9 @@ from reverie.errors import InvalidSettingError
 from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
+from support import cpu_handlers
+from support.gate import gate
+from support.living import children, is_gone, until, wait_until, wait_until_gone
 
 CONTEXT = Context(worker="tester", timeout_s=30)
 
@@ -315,7 +315,7 @@ async def test_a_handler_that_cannot_be_imported_there_fails_with_the_reason(
 
 @pytest.mark.parametrize("leaves_nothing", [True, False])
 async def test_what_a_process_leaves_behind(tmp_path: Path, leaves_nothing: bool) -> None:
-    child = ChildProcess("cpu_handlers", [str(tmp_path / "pid")], leaves_nothing=leaves_nothing)
+    child = ChildProcess("support.cpu_handlers", [str(tmp_path / "pid")], leaves_nothing=leaves_nothing)
     assert await child.wait() == 1
     left = int((tmp_path / "pid").read_text())
     if leaves_nothing:
@@ -338,7 +338,7 @@ def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
     program = textwrap.dedent(f"""
         from reverie import Scheduler
         scheduler = Scheduler("memory://")
-        scheduler.handler("work", cpu=True, concurrency=2)("cpu_handlers:work")
+        scheduler.handler("work", cpu=True, concurrency=2)("support.cpu_handlers:work")
         scheduler.start()
         for name in ("one", "two"):
             scheduler.submit("work", user_id=name, content=f"hang {tmp_path}/{{name}}")
@@ -386,8 +386,8 @@ def test_an_import_path_is_where_the_very_same_function_stands() -> None:
     def path(function) -> str | None:
         return registry.add("work", function).import_path
 
-    assert path(cpu_handlers.work) == "cpu_handlers:work"
-    assert path("cpu_handlers:work") == "cpu_handlers:work"
+    assert path(cpu_handlers.work) == "support.cpu_handlers:work"
+    assert path("support.cpu_handlers:work") == "support.cpu_handlers:work"
     assert path(Holder.static) == f"{__name__}:Holder.static"
     for function in (nested, lambda message: None, Holder().method):
         assert path(function) is None
@@ -398,10 +398,10 @@ def test_an_import_path_is_where_the_very_same_function_stands() -> None:
     [
         (lambda message: None, "top level of a module"),
         (Holder().method, "top level of a module"),
-        ("cpu_handlers:nothing", "cannot be imported"),
+        ("support.cpu_handlers:nothing", "cannot be imported"),
         ("nowhere:nothing", "cannot be imported"),
-        ("cpu_handlers", "import path such as module:function"),
-        ("cpu_handlers:ACTIONS", "must take the message"),
+        ("support.cpu_handlers", "import path such as module:function"),
+        ("support.cpu_handlers:ACTIONS", "must take the message"),
     ],
 )
 def test_a_cpu_handler_that_nobody_can_import_is_refused(function, words: str) -> None:
@@ -443,7 +443,7 @@ def test_decorated_configured_and_counted(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_whole_scheduler_with_cpu_handlers(tmp_path: Path, clock: ManualClock, started) -> None:
     settings = load_settings(queue={"url": f"sqlite:///{tmp_path / 'r.db'}", "durability": "normal"})
     scheduler = Scheduler(settings=settings, clock=clock)
-    scheduler.handler("work", cpu=True, max_attempts=1)("cpu_handlers:work")
+    scheduler.handler("work", cpu=True, max_attempts=1)("support.cpu_handlers:work")
     with scheduler.used():
         ids = {c: scheduler.submit("work", user_id=c[0], content=c).item_id for c in ("a", "bury", "kill")}
         drain(scheduler)

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import Redis
 
-from living import started, wait_until
-from redis_bench import NOW, Bench, message
 from reverie.backends.moves import Move, Renewal, Settlement, Status
 from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
@@ -23,7 +21,9 @@ from reverie.backends.views import StatusQuery
 from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
 from reverie.message import Lane
-from servers import valkey
+from support.living import started, wait_until
+from support.redis_bench import NOW, Bench, message
+from support.servers import valkey
 
 # -- keys --------------------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from listening import listening
-from living import until
 from reverie.backends.redis import RedisBackend
 from reverie.backends.redis import broadcast as module
 from reverie.backends.redis.broadcast import LARGEST_NEWS, MOST_UNSENT
 from reverie.errors import BackendUnavailableError
-from servers import valkey
+from support.listening import listening
+from support.living import until
+from support.servers import valkey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from commands import run
-from living import wait_until
-from places import Place
 from reverie import Scheduler
 from reverie.backends.redis import ForbiddenError, RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import SMALL_NODE_BYTES
@@ -23,7 +20,10 @@ from reverie.backends.redis.library import LIBRARY, library_source
 from reverie.backends.redis.permissions import NEEDED
 from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
-from servers import valkey, valkey_server
+from support.commands import run
+from support.living import wait_until
+from support.places import Place
+from support.servers import valkey, valkey_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from redis import Redis
 
-from living import wait_until
 from reverie.backends.redis import direct
 from reverie.backends.redis.connection import POOL_SIZE, Connections
 from reverie.backends.redis.direct import DirectConnections
-from reverie.bridge import run_here
+from reverie.base.bridge import run_here
 from reverie.errors import BackendUnavailableError
+from support.living import wait_until
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from redis_bench import NOW, Bench, message, open_bench, within
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems, ResumeLabel
 from reverie.backends.moves import ClaimRequest, LevelRoom, Move, Presence, QueueLimits, ScopeLimits, Want
 from reverie.backends.redis import keys
 from reverie.backends.redis.library import LIBRARY, MOVES, library_name, library_source
 from reverie.backends.views import StatusQuery
-from servers import valkey
+from support.redis_bench import NOW, Bench, message, open_bench, within
+from support.servers import valkey
 
 # -- nothing is left ---------------------------------------------------------------------------------
 
@@ -98,8 +98,8 @@ async def test_what_runs_have_kept_goes_with_their_message(bench: Bench) -> None
     await bench.queue.submit([message("1"), message("2")])
     one, two = await bench.claim()
     for claim in (one, two):
-        assert await bench.queue.remember(claim, "step", "é")
-        assert await bench.queue.recall(claim) == {"step": "é"}
+        assert await bench.queue.save_memo(claim, "step", "é")
+        assert await bench.queue.load_memos(claim) == {"step": "é"}
     await bench.settle(one)
     await bench.settle(two, move=Move.BURY)
     assert {key for key in bench.key_names() if key.startswith(":memos")} == {":memos:ann%3A2"}

@@ -8,14 +8,14 @@ import contextlib
 import pytest
 from redis.asyncio.connection import AbstractConnection
 
-from living import started, until
-from redis_bench import Bench, message
 from reverie import Message
 from reverie.backends.control import PauseLabel
 from reverie.backends.moves import ClaimRequest, LevelRoom, Presence, Want
 from reverie.backends.redis.connection import Connections
-from reverie.scheduler import AsyncScheduler
+from reverie.face.scheduler import AsyncScheduler
 from reverie.settings import Settings
+from support.living import started, until
+from support.redis_bench import Bench, message
 
 LABELS = ("work",)
 

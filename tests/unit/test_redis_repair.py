@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commands import run
-from living import passes, until
-from places import Place
-from redis_bench import NOW, Bench, message, within
-from repairing import (
+from reverie.backends.redis import RedisBackend
+from reverie.backends.redis.keys import GROUP
+from reverie.backends.redis.repair import Repairer
+from support.commands import run
+from support.living import passes, until
+from support.places import Place
+from support.redis_bench import NOW, Bench, message, within
+from support.repairing import (
     LIMITS,
     check_drained,
     counted,
@@ -26,10 +29,7 @@ from repairing import (
     standing,
     stream_of,
 )
-from reverie.backends.redis import RedisBackend
-from reverie.backends.redis.keys import GROUP
-from reverie.backends.redis.repair import Repairer
-from servers import valkey
+from support.servers import valkey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

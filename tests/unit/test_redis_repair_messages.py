@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from redis_bench import Bench, message, within
-from repairing import (
+from reverie.backends.control import CancelItems
+from reverie.backends.moves import Move, Status
+from reverie.backends.redis.keys import GROUP
+from reverie.backends.views import StatusQuery
+from reverie.message import Key
+from support.redis_bench import Bench, message, within
+from support.repairing import (
     LOOSE,
     check_drained,
     counted,
@@ -19,11 +24,6 @@ from repairing import (
     standing,
     stream_of,
 )
-from reverie.backends.control import CancelItems
-from reverie.backends.moves import Move, Status
-from reverie.backends.redis.keys import GROUP
-from reverie.backends.views import StatusQuery
-from reverie.message import Key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from redis_bench import NOW, Bench, open_bench
 from reverie.backends.control import CancelItems, Selection
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
@@ -23,6 +22,7 @@ from reverie.backends.triggers import (
 )
 from reverie.message import Message
 from reverie.testing import ManualClock
+from support.redis_bench import NOW, Bench, open_bench
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

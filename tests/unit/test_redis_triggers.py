@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from proxy import proxy
-from redis_bench import NOW, Bench, message, open_bench, within
 from reverie.backends.control import CancelItems
 from reverie.backends.moves import Move
 from reverie.backends.redis import RedisBackend
@@ -23,7 +21,9 @@ from reverie.backends.triggers import (
 )
 from reverie.errors import BackendUnavailableError
 from reverie.message import Message
-from servers import valkey
+from support.proxy import proxy
+from support.redis_bench import NOW, Bench, message, open_bench, within
+from support.servers import valkey
 
 DAY_S = 86_400
 TYPE = "memory_compression"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from redis_bench import NOW, Bench, message, open_bench, within
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move
 from reverie.backends.views import LaneState, QueueHealth
 from reverie.message import Key, Lane
-from servers import valkey
+from support.redis_bench import NOW, Bench, message, open_bench, within
+from support.servers import valkey
 
 # -- lanes -------------------------------------------------------------------------------------------
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from commands import answer
-from living import wait_until
-from places import REVERIE, Place
 from reverie import Scheduler
-from reverie.cli.daemon import Daemon
+from reverie.cli.daemon.state import Daemon
+from reverie.cli.reload import Reloader
 from reverie.errors import BackendUnavailableError
-from reverie.reload import Reloader
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
+from support.commands import answer
+from support.living import wait_until
+from support.places import REVERIE, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

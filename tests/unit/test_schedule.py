@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.backends.triggers import GLOBAL_KEY, DueTask
-from reverie.clock import to_epoch_ms
+from reverie.base.clock import to_epoch_ms
 from reverie.triggers.plan import SYSTEM_USER, jitter_ms, plan
 from reverie.triggers.schedule import CronSchedule, PeriodicSchedule, schedule_of
 from reverie.triggers.settings import TaskSettings

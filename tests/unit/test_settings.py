@@ -17,19 +17,19 @@ from redis import Redis
 from redis.connection import parse_url
 from typer.testing import CliRunner
 
-from redis_bench import message
 from reverie.backends.redis.keys import DEFAULT_PREFIX
-from reverie.cli.config import config
+from reverie.cli.commands.config import config
 from reverie.configuration.fields import all_fields, find
 from reverie.configuration.reading import read
 from reverie.configuration.section import Section
 from reverie.configuration.sources import Source, from_arguments, from_environment, from_file
 from reverie.errors import InvalidSettingError, InvalidSettingsError, redacted, shown
+from reverie.face.scheduler import Scheduler
 from reverie.runtime import Runtime
-from reverie.scheduler import Scheduler
 from reverie.settings import Settings, environment_of, load_settings, read_settings
 from reverie.triggers.settings import default_tasks
-from servers import valkey
+from support.redis_bench import message
+from support.servers import valkey
 
 
 @pytest.fixture(autouse=True)

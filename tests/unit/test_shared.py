@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.backends.shared import (
+from reverie.backends.breaker_state import (
     BreakerRules,
     LimiterRules,
     Rules,

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from reverie.backends.moves import ClaimRequest
-from reverie.clock import SystemClock
+from reverie.base.clock import SystemClock
 from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings, WorkerSettings

@@ -24,7 +24,7 @@ from reverie.errors import (
     SpoolError,
     SpoolFullError,
 )
-from spooling import NOTE, put, waiting
+from support.spooling import NOTE, put, waiting
 
 FILLED_BY_THE_ENGINE = {
     "level",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from living import passes, started
 from reverie.backends.control import CancelItems, Selection
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
@@ -29,10 +28,11 @@ from reverie.backends.triggers import (
     SwitchType,
 )
 from reverie.backends.views import StatusQuery
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
+from support.living import passes, started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -268,7 +268,7 @@ CHILD = """
 import asyncio, os, signal, sys
 from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
 from reverie.backends.sqlite import SqliteBackend, step
-from reverie.clock import SystemClock
+from reverie.base.clock import SystemClock
 from reverie.storage.sqlite import Database
 
 def die(*_):

@@ -11,7 +11,7 @@ from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.sqlite.views import LOOK_AT
 from reverie.backends.views import LabelState
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.message import Key, Message
 from reverie.storage.sqlite import Database
 

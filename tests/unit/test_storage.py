@@ -10,9 +10,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from living import started
 from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
 from reverie.storage.sqlite import Database
+from support.living import started
 
 
 @pytest.fixture

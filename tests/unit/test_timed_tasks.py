@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from living import passes, wait_until
 from reverie import Scheduler, TaskScheduler
 from reverie.errors import (
     InvalidMessageError,
@@ -25,7 +24,8 @@ from reverie.errors import (
 )
 from reverie.settings import Settings
 from reverie.testing import ManualClock, drain
-from servers import RedisClock, delete_keys
+from support.living import passes, wait_until
+from support.servers import RedisClock, delete_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commands import answer, run
-from living import wait_until
-from places import REVERIE, SHARED, Place
 from reverie import Scheduler
 from reverie.settings import load_settings
 from reverie.testing import drain
-from terminal import terminal
+from support.commands import answer, run
+from support.living import wait_until
+from support.places import REVERIE, SHARED, Place
+from support.terminal import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

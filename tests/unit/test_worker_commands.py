@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forked import REVERIE
-from living import is_gone, wait_until, wait_until_gone
-from places import Place
 from reverie.backends.moves import Status
 from reverie.cli import daemon_control as control
-from reverie.cli.daemon import Daemon
-from reverie.cli.daemon_log import rotate, rotated, show
-from reverie.cli.launch import Launch
-from reverie.cli.processes import send_signal, start_of
+from reverie.cli.daemon.launch import Launch
+from reverie.cli.daemon.log import rotate, rotated, show
+from reverie.cli.daemon.processes import send_signal, start_of
+from reverie.cli.daemon.state import Daemon
 from reverie.errors import DaemonError
+from support.forked import REVERIE
+from support.living import is_gone, wait_until, wait_until_gone
+from support.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

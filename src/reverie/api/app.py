@@ -29,7 +29,7 @@ from reverie.version import __version__
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from reverie.scheduler import AsyncScheduler
+    from reverie.face.scheduler import AsyncScheduler
 
 __all__ = ["create_app", "serve"]
 

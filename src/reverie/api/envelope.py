@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from reverie.api.trace import TRACE_HEADER, trace_id_of_request
+from reverie.base.logs import get_logger
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
@@ -21,7 +22,6 @@ from reverie.errors import (
     UnknownTaskTypeError,
     WaitTimeoutError,
 )
-from reverie.logs import get_logger
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request

@@ -12,7 +12,7 @@ from reverie.errors import BackendUnavailableError
 from reverie.observe.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from reverie.scheduler import AsyncScheduler
+    from reverie.face.scheduler import AsyncScheduler
 
 __all__ = ["operation_routes"]
 

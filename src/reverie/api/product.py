@@ -11,14 +11,14 @@ from fastapi.responses import JSONResponse
 
 from reverie.api.envelope import answer
 from reverie.api.models import AddRequest, SearchRequest
+from reverie.base.clock import from_epoch_ms
 from reverie.capture.intake import add_message
-from reverie.clock import from_epoch_ms
 from reverie.handlers.add import memory_id_of
 from reverie.message import new_item_id
 
 if TYPE_CHECKING:
+    from reverie.face.scheduler import AsyncScheduler
     from reverie.memory.interface import Hit
-    from reverie.scheduler import AsyncScheduler
 
 __all__ = ["product_routes"]
 

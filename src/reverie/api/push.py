@@ -9,13 +9,13 @@ from fastapi.responses import JSONResponse
 
 from reverie.api.envelope import answer
 from reverie.api.models import PushRequest
+from reverie.base.logs import get_logger
 from reverie.capture.intake import add_message
 from reverie.errors import ReverieError
-from reverie.logs import get_logger
 from reverie.message import check_name, new_item_id
 
 if TYPE_CHECKING:
-    from reverie.scheduler import AsyncScheduler
+    from reverie.face.scheduler import AsyncScheduler
 
 __all__ = ["push_routes"]
 

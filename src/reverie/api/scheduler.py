@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reverie.backends.views import LaneState
+    from reverie.face.scheduler import AsyncScheduler
     from reverie.observe.idle import Idleness
-    from reverie.scheduler import AsyncScheduler
 
 __all__ = ["scheduler_routes"]
 

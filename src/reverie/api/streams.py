@@ -13,8 +13,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
 from reverie.api.envelope import status_of
+from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
-from reverie.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine

@@ -12,8 +12,8 @@ from reverie.api.envelope import answer
 from reverie.api.models import Whose
 
 if TYPE_CHECKING:
-    from reverie.scheduler import AsyncScheduler
-    from reverie.triggers.tasks import Who
+    from reverie.face.scheduler import AsyncScheduler
+    from reverie.triggers.service import Who
 
 __all__ = ["trigger_routes"]
 

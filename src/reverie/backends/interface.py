@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from reverie.backends.breaker_state import DEFAULT_RULES, LEASE_MS
 from reverie.backends.lane_keys import DEFAULT_PREFIX
-from reverie.backends.shared import DEFAULT_RULES, LEASE_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
+    from reverie.backends.breaker_state import Grant, Rules, Signal
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.moves import (
         Accepted,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         Settled,
         Settlement,
     )
-    from reverie.backends.shared import Grant, Rules, Signal
     from reverie.backends.triggers import (
         Activity,
         Definition,
@@ -77,7 +77,7 @@ class Queue(Protocol):
         Serves the ready lanes of each wanted label in turn, each at most `quantum` messages, in the order
         of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
         A message that was lost comes alone. Nothing comes of a paused label, nor of a tenant that has as
-        much in progress as it may. Free slots are shared among the levels; see `reverie.backends.shares`.
+        much in progress as it may. Free slots are shared among the levels; see `reverie.backends.fair_share`.
         A worker's next request takes the place of one that stands, and answers also what was claimed for that
         and not answered yet; one without wants does only this.
         """
@@ -103,11 +103,11 @@ class Queue(Protocol):
         """
         ...
 
-    async def remember(self, claim: Claim, step: str, value: str) -> bool:
+    async def save_memo(self, claim: Claim, step: str, value: str) -> bool:
         """Keep the result of one step of a run until its message has ended; False if the claim is lost."""
         ...
 
-    async def recall(self, claim: Claim) -> dict[str, str]:
+    async def load_memos(self, claim: Claim) -> dict[str, str]:
         """What earlier runs of this message have kept, by step."""
         ...
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
 
 __all__ = ["CANCELLED", "Wakeup"]
 

@@ -6,15 +6,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from reverie.base.failpoints import failpoint
+from reverie.base.logs import get_logger
+from reverie.base.service import LoopService
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
     QueueFullError,
     UnhandledLabelError,
 )
-from reverie.failpoints import failpoint
-from reverie.logs import get_logger
-from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from reverie.base.logs import get_logger
 from reverie.capture.spool import FIELDS, NAME, TEMPORARY_NAME, opened_folder
-from reverie.logs import get_logger
 from reverie.message import Message, MessageLimits, check_message
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from reverie.cli.output import note, shown_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reverie.scheduler import Scheduler
+    from reverie.face.scheduler import Scheduler
     from reverie.settings import Settings
 
 __all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look", "settings_or_default"]
@@ -48,7 +48,7 @@ def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Sch
     queue, the code of whatever folder one stands in must not be run.
     """
     from reverie.errors import InvalidSettingError, redacted
-    from reverie.scheduler import Scheduler
+    from reverie.face.scheduler import Scheduler
     from reverie.settings import load_settings
 
     settings = load_settings()
@@ -81,7 +81,7 @@ def load_app(app: str) -> Scheduler:
     import difflib
 
     from reverie.errors import AppNotFoundError
-    from reverie.scheduler import Scheduler
+    from reverie.face.scheduler import Scheduler
 
     module_name, _, attribute = app.partition(":")
     if not module_name or not attribute:

@@ -92,7 +92,7 @@ def _read(url: str | None, read: Reader) -> list[str]:
     import asyncio
     from pathlib import Path
 
-    from reverie.scheduler import AsyncScheduler
+    from reverie.face.scheduler import AsyncScheduler
     from reverie.settings import load_settings
 
     scheduler = AsyncScheduler(url, settings=load_settings())

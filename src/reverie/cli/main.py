@@ -9,13 +9,13 @@ from typing import Annotated, Optional
 
 import typer
 
-from reverie.cli import act, dead, events, look, redis_commands, send, triggers, waiting
 from reverie.cli.app import scheduler_of
-from reverie.cli.config import config
-from reverie.cli.doctor import doctor
+from reverie.cli.commands import act, dead, events, look, redis, send, triggers, waiting
+from reverie.cli.commands.config import config
+from reverie.cli.commands.worker import worker_cli
+from reverie.cli.doctor.command import doctor
 from reverie.cli.options import App, Json, Url
 from reverie.cli.output import print_json, print_table, set_up_logs, show_error, shown_errors
-from reverie.cli.worker_commands import worker_cli
 
 __all__ = ["main"]
 
@@ -31,7 +31,7 @@ for part in (send, look, waiting, events, act):
 cli.add_typer(dead.commands, name="dead")
 cli.add_typer(triggers.commands, name="triggers")
 cli.add_typer(config, name="config")
-cli.add_typer(redis_commands.commands, name="redis")
+cli.add_typer(redis.commands, name="redis")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 
@@ -77,9 +77,9 @@ def serve(
     """
     with shown_errors():
         from reverie.api.app import serve as run_server
+        from reverie.cli.reload import Reloader
         from reverie.cli.signals import Hangups
         from reverie.errors import redacted
-        from reverie.reload import Reloader
 
         set_up_logs()
         scheduler = scheduler_of(url, app, runs=True)
@@ -110,9 +110,10 @@ def salvage(
     Example: reverie salvage reverie.db saved.db
     """
     with shown_errors():
-        from reverie.salvage import salvage as save
+        from reverie.assembly import ROOMS
+        from reverie.storage.salvage import salvage as save
 
-        tables = save(damaged, saved)
+        tables = save(damaged, saved, ROOMS)
         if json:
             print_json(tables)
             return

@@ -118,7 +118,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def moment(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """A moment in this machine's zone; nothing if there is none."""
-    from reverie.clock import from_epoch_ms
+    from reverie.base.clock import from_epoch_ms
 
     try:
         return "" if milliseconds is None else from_epoch_ms(milliseconds).astimezone().strftime(form)

@@ -12,7 +12,7 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from reverie.logs import get_logger
+from reverie.base.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -6,7 +6,7 @@ import inspect
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from reverie.dispatch.failures import Failure, classify
+from reverie.dispatch.classify import Failure, classify
 from reverie.failures import FailureKind
 from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
 

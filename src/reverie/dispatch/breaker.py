@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from reverie.backends.shared import BreakerRules, Grant, Rules, Signal, SignalKind
+from reverie.backends.breaker_state import BreakerRules, Grant, Rules, Signal, SignalKind
+from reverie.base.logs import get_logger
 from reverie.dispatch.answers import Failed
 from reverie.errors import ReverieError
 from reverie.failures import FailureKind
-from reverie.logs import get_logger
 from reverie.outcome import Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from reverie.backends.interface import SharedState
-    from reverie.dispatch.executor import Batch
+    from reverie.dispatch.local_executor import Batch
     from reverie.dispatch.middleware import Outcomes, Proceed
     from reverie.dispatch.pauses import Pauses
     from reverie.dispatch.registry import Handler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.backends.wakeup import CANCELLED
-from reverie.service import LoopService
+from reverie.base.service import LoopService
 
 if TYPE_CHECKING:
     from reverie.backends.interface import Queue

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Queue
     from reverie.backends.moves import Claim
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.message import Key, Message
 
 __all__ = ["Context", "Desk"]
@@ -70,7 +70,7 @@ class Context:
         if kept is None:
             answer = function()
             kept = msgspec.json.encode(answer).decode()
-            self._wait(self.desk, self.desk.queue.remember(claim, step, kept))
+            self._wait(self.desk, self.desk.queue.save_memo(claim, step, kept))
         return msgspec.json.decode(kept)
 
     @staticmethod
@@ -93,10 +93,10 @@ class Context:
             if inspect.isawaitable(answer):
                 answer = await answer
             kept = msgspec.json.encode(answer).decode()
-            await desk.queue.remember(claim, step, kept)
+            await desk.queue.save_memo(claim, step, kept)
         return msgspec.json.decode(kept)
 
 
 async def _recall(desk: Desk, claim: Claim, step: str) -> str | None:
     """What this run or an earlier one has kept under this name."""
-    return (await desk.queue.recall(claim)).get(step)
+    return (await desk.queue.load_memos(claim)).get(step)

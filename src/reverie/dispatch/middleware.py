@@ -11,15 +11,15 @@ import logging
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from reverie.base.logs import get_logger
 from reverie.dispatch.answers import read_answer
-from reverie.logs import get_logger
 from reverie.outcome import Died
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reverie.dispatch.batches import Pace
-    from reverie.dispatch.executor import Batch
+    from reverie.dispatch.local_executor import Batch
     from reverie.outcome import Outcome
 
     Outcomes = list[Outcome | None]

@@ -9,7 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from reverie.backends.moves import Want
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.dispatch.registry import Handler
 
 __all__ = ["Pauses"]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reverie.clock import to_epoch_ms
+from reverie.base.clock import to_epoch_ms
+from reverie.base.logs import get_logger
 from reverie.dispatch.answers import TIMED_OUT, Failed
 from reverie.dispatch.child_process import ChildProcess, describe_exit
-from reverie.dispatch.parcels import (
+from reverie.dispatch.child_protocol import (
     HEADER,
     Answered,
     Began,
@@ -30,14 +31,13 @@ from reverie.dispatch.parcels import (
     handler_fields,
     unpack,
 )
-from reverie.logs import get_logger
 from reverie.outcome import Bury, Cancel, Died, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
     from reverie.dispatch.context import Context
-    from reverie.dispatch.executor import Batch
+    from reverie.dispatch.local_executor import Batch
     from reverie.dispatch.registry import Handler
     from reverie.message import Key
     from reverie.outcome import Outcome
@@ -248,7 +248,7 @@ class _Process:
             with theirs:
                 number = theirs.fileno()
                 child = ChildProcess(
-                    "reverie.dispatch.child", [str(number)], descriptors=[number], leaves_nothing=True
+                    "reverie.dispatch.child_main", [str(number)], descriptors=[number], leaves_nothing=True
                 )
             return cls(child, *await asyncio.open_connection(sock=ours))
         except OSError:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reverie.base.failpoints import failpoint
+from reverie.base.logs import get_logger
+from reverie.base.service import LoopService
 from reverie.errors import ReverieError
-from reverie.failpoints import failpoint
-from reverie.logs import get_logger
-from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -9,8 +9,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
+from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
-from reverie.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

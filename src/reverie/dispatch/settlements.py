@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.moves import Claim
-    from reverie.dispatch.executor import Batch
+    from reverie.dispatch.local_executor import Batch
     from reverie.dispatch.registry import Handler
     from reverie.message import Lane, Message
     from reverie.outcome import Outcome

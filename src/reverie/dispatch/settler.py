@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.moves import Move, Settlement
+from reverie.base.failpoints import failpoint
+from reverie.base.logs import get_logger
+from reverie.base.service import LoopService
 from reverie.errors import ReverieError
-from reverie.failpoints import failpoint
-from reverie.logs import get_logger
 from reverie.memory.interface import Application
-from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

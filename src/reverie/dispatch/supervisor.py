@@ -6,9 +6,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
+from reverie.base.logs import get_logger
+from reverie.base.service import restart_pause
 from reverie.dispatch.child_process import ChildProcess, describe_exit
-from reverie.logs import get_logger
-from reverie.service import restart_pause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

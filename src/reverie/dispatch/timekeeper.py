@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reverie.base.service import LoopService
 from reverie.memory.interface import Application
-from reverie.service import LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,27 +11,28 @@ import time
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
+from reverie.base.logs import get_logger
 from reverie.dispatch.batches import form_batches
 from reverie.dispatch.breaker import Breaker, rules_of
 from reverie.dispatch.canceller import Canceller
 from reverie.dispatch.context import Context, Desk
-from reverie.dispatch.executor import Batch
-from reverie.dispatch.executors import Executors, is_dangerous
+from reverie.dispatch.local_executor import Batch
 from reverie.dispatch.middleware import chain, logged, paced, read_outcomes
 from reverie.dispatch.pauses import Pauses
+from reverie.dispatch.placement import Executors, is_dangerous
 from reverie.dispatch.producer import Producer
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
 from reverie.dispatch.slots import Slots
 from reverie.dispatch.timekeeper import Timekeeper
 from reverie.errors import ReverieError
-from reverie.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
+    from reverie.base.service import LoopService
     from reverie.dispatch.middleware import Middleware, Outcomes
     from reverie.dispatch.registry import Handler, Registry
     from reverie.dispatch.settings import WorkerSettings
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from reverie.memory.interface import EffectStore
     from reverie.message import Key, Message
     from reverie.observe.recorder import Recorder
-    from reverie.service import LoopService
 
 __all__ = ["Worker"]
 

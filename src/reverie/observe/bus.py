@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.logs import get_logger
+from reverie.base.logs import get_logger
 from reverie.observe.events import encode_events
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
     from reverie.backends.views import LabelState
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
 
 __all__ = ["Health", "LabelHealth", "Pace", "look"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reverie.backends.moves import Claim, Settlement
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.message import Message
     from reverie.observe.bus import EventBus
 

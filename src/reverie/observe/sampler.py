@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.service import LoopService
+from reverie.base.service import LoopService
 
 if TYPE_CHECKING:
     from reverie.backends.interface import Backend
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
 
 __all__ = ["DepthSample", "DepthSampler"]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from reverie.backends.moves import Status
 from reverie.backends.views import StatusQuery
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from reverie.base.logs import get_logger
+from reverie.base.service import BREAKER_AFTER, LoopService
 from reverie.errors import BackendUnavailableError
-from reverie.logs import get_logger
 from reverie.observe.events import Event, EventName
 from reverie.observe.health import Pace, look
 from reverie.observe.rules import OF_ONE_PROCESS, SERVICE_FAILING, check, failing_services
-from reverie.service import BREAKER_AFTER, LoopService
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from reverie.backends.interface import Backend
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.observe.bus import EventBus
     from reverie.observe.health import Health
     from reverie.observe.rules import Alert

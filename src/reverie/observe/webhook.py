@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError, redacted
-from reverie.logs import get_logger
 from reverie.version import __version__
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from reverie.logs import get_logger
+from reverie.base.logs import get_logger
 from reverie.storage.peers import LISTENER, LONGEST_PATH, Mouth, peers_folder
 
 if TYPE_CHECKING:

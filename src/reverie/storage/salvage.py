@@ -1,13 +1,13 @@
-"""Reading what can still be read of a damaged SQLite file, into a new one.
+"""Saving a damaged SQLite file: what can be read is copied into a new one, where each room mends its tables.
 
-The damaged file is only read. Text indexes are created empty: whoever owns them fills them from the rows.
+The damaged file is only read. Text indexes are created empty: the room that owns one fills it from its rows.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import apsw
@@ -15,11 +15,15 @@ import msgspec
 
 from reverie.errors import CorruptDatabaseError, SalvageError
 from reverie.storage.diagnosis import DAMAGED
+from reverie.storage.queries import load_migrations, load_queries
+from reverie.storage.sqlite import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Salvaged", "copy_readable"]
+__all__ = ["Room", "Salvaged", "salvage"]
+
+SQL = load_queries(__package__ or "", "salvage.sql")
 
 UNREADABLE = (*DAMAGED, UnicodeDecodeError)
 FARTHEST = 100_000
@@ -35,6 +39,36 @@ class Salvaged(msgspec.Struct, frozen=True):
     """Copied."""
     lost: int
     """Row ids that could not be read; for a table without row ids, 1 if anything could not be read."""
+
+
+class Room(NamedTuple):
+    """The tables of one room in a file, and how they are mended."""
+
+    name: str
+    package: str
+    """Where its migrations are."""
+    table: str
+    """The table by which one sees that the room lives in a file."""
+    mend: Callable[[apsw.Connection], None]
+    """Makes anew what follows from the rows that were saved."""
+
+
+def salvage(damaged: str, saved: str, rooms: Sequence[Room]) -> list[Salvaged]:
+    """Write a new file with all that can be read of a damaged one; say what became of each table."""
+    tables = copy_readable(damaged, saved)
+    names = {table.table for table in tables}
+    database = Database(saved)
+    database.open()
+    try:
+        for room in rooms:
+            if room.table in names:
+                known = {"room": room.name, "version": len(load_migrations(room.package))}
+                database.submit(lambda c, known=known: c.execute(SQL["assume_version"], known)).result()  # type: ignore[misc]
+                database.migrate(room.name, room.package)
+                database.submit(room.mend).result()
+    finally:
+        database.close()
+    return tables
 
 
 def copy_readable(damaged: str, saved: str) -> list[Salvaged]:

@@ -17,12 +17,12 @@ from weakref import WeakSet
 
 import apsw
 
+from reverie.base.threads import ThreadPool
 from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
 from reverie.storage.diagnosis import DAMAGED, Diagnosis, may_write
 from reverie.storage.file_system import refuse_network_file_system
 from reverie.storage.queries import load_migrations
 from reverie.storage.writer import Writer
-from reverie.threads import ThreadPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import apsw
 
+from reverie.base.logs import get_logger
 from reverie.errors import ClosedError
-from reverie.logs import get_logger
 from reverie.storage.diagnosis import LOCKED, OF_THE_FILE
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from reverie.backends.triggers import TRIGGERS
-from reverie.logs import get_logger
-from reverie.service import LoopService
+from reverie.base.logs import get_logger
+from reverie.base.service import LoopService
 from reverie.triggers.plan import plan
 
 if TYPE_CHECKING:

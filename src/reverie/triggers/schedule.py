@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from reverie.clock import from_epoch_ms, to_epoch_ms
+from reverie.base.clock import from_epoch_ms, to_epoch_ms
 
 if TYPE_CHECKING:
     from reverie.triggers.settings import TaskSettings

@@ -11,7 +11,7 @@ import yaml
 from cronsim import CronSim, CronSimError
 from pydantic import Field, field_validator, model_validator
 
-from reverie.clock import EPOCH
+from reverie.base.clock import EPOCH
 from reverie.configuration.section import TEN_YEARS_S, Section
 
 __all__ = ["RetrySettings", "TaskSettings", "TriggerSettings", "UserKeySettings", "default_tasks"]

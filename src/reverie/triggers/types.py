@@ -9,8 +9,8 @@ import msgspec
 from pydantic import ValidationError
 
 from reverie.backends.triggers import GLOBAL_KEY, Definition, KnownType
+from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
-from reverie.logs import get_logger
 from reverie.triggers.plan import jitter_ms
 from reverie.triggers.schedule import schedule_of
 from reverie.triggers.settings import TaskSettings, TriggerSettings

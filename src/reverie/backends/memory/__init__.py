@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.backends.interface import Capabilities
+from reverie.backends.memory.breaker_state import MemorySharedState
 from reverie.backends.memory.broadcast import MemoryBroadcast
 from reverie.backends.memory.queue import MemoryQueue
-from reverie.backends.memory.shared import MemorySharedState
 from reverie.backends.memory.state import State
 from reverie.backends.memory.triggers import MemoryTriggers
 from reverie.backends.memory.views import MemoryViews
 from reverie.backends.moves import QueueLimits
 
 if TYPE_CHECKING:
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
 
 __all__ = ["MemoryBackend"]
 

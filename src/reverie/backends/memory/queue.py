@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.control import CancelItems, ControlResult, DeleteItems, PauseLabel, RequeueItems
+from reverie.backends.fair_share import serve
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.memory.state import Item
 from reverie.backends.moves import (
@@ -22,11 +23,10 @@ from reverie.backends.moves import (
     Status,
     Submitted,
 )
-from reverie.backends.shares import serve
 from reverie.backends.wakeup import CANCELLED
-from reverie.clock import from_epoch_ms, to_epoch_ms
+from reverie.base.clock import from_epoch_ms, to_epoch_ms
+from reverie.base.failpoints import failpoint
 from reverie.errors import InvalidMessageError
-from reverie.failpoints import failpoint
 from reverie.message import Key, level_of
 
 if TYPE_CHECKING:
@@ -110,16 +110,16 @@ class MemoryQueue:
             self._state.finish()
             return answers
 
-    async def remember(self, claim: Claim, step: str, value: str) -> bool:
-        """See `Queue.remember`."""
+    async def save_memo(self, claim: Claim, step: str, value: str) -> bool:
+        """See `Queue.save_memo`."""
         with self._state.lock:
             item = self._held(claim)
             if item is not None:
                 item.memos[step] = value
             return item is not None
 
-    async def recall(self, claim: Claim) -> dict[str, str]:
-        """See `Queue.recall`."""
+    async def load_memos(self, claim: Claim) -> dict[str, str]:
+        """See `Queue.load_memos`."""
         with self._state.lock:
             item = self._state.items.get(claim.key)
             return dict(item.memos) if item is not None else {}

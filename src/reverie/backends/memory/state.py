@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from reverie.backends.moves import Presence, QueueLimits
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.message import Key, Lane, Message
 
 __all__ = ["Item", "LaneState", "Outcome", "State", "Tenant"]

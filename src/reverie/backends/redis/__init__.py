@@ -22,6 +22,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("redis") from error
 
+from reverie.backends.redis.breaker_state import RedisSharedState
 from reverie.backends.redis.broadcast import RedisBroadcast
 from reverie.backends.redis.check import (
     ServerFinding,
@@ -38,7 +39,6 @@ from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.replication import NotReplicatedError, Replication
-from reverie.backends.redis.shared import RedisSharedState
 from reverie.backends.redis.triggers import RedisTriggers
 from reverie.backends.redis.views import RedisViews
 

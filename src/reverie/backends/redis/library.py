@@ -45,10 +45,21 @@ COMMON = (
 """What the moves have in common; each part may use those before it."""
 REPAIR = ("repair", "reindex", "recount")
 """The steps of a repair."""
-OWN = {"claim": ("shares", "offers"), **dict.fromkeys(REPAIR, ("mending",))}
+OWN = {"claim": ("fair_share", "offers"), **dict.fromkeys(REPAIR, ("mending",))}
 """Parts that only these moves need."""
 TRIGGERS = ("triggers", "firing")
-MOVES = ("claim", "held", "settle", "advance", "control", "look", "health", "shared", *TRIGGERS, *REPAIR)
+MOVES = (
+    "claim",
+    "held",
+    "settle",
+    "advance",
+    "control",
+    "look",
+    "health",
+    "breaker_state",
+    *TRIGGERS,
+    *REPAIR,
+)
 """The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
 
 

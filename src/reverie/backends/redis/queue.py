@@ -17,9 +17,9 @@ from reverie.backends.moves import Accepted, Advance, Lost, Move, Renewal, Settl
 from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
-from reverie.bridge import run_here
+from reverie.base.bridge import run_here
+from reverie.base.failpoints import failpoint
 from reverie.errors import ReverieError
-from reverie.failpoints import failpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ R = TypeVar(
     wire.ClaimReply,
     wire.SubmitReply,
     wire.RenewReply,
-    wire.RememberReply,
+    wire.MemoReply,
     wire.SettleReply,
     wire.ControlReply,
     wire.AdvanceReply,
@@ -168,13 +168,13 @@ class RedisQueue:
             for is_plain in plain
         ]
 
-    async def remember(self, claim: Claim, step: str, value: str) -> bool:
-        """See `Queue.remember`."""
+    async def save_memo(self, claim: Claim, step: str, value: str) -> bool:
+        """See `Queue.save_memo`."""
         request = {"claim": wire.claim_row(claim), "step": step, "value": value}
-        return (await self._call("remember", request, wire.RememberReply)).kept
+        return (await self._call("save_memo", request, wire.MemoReply)).kept
 
-    async def recall(self, claim: Claim) -> dict[str, str]:
-        """See `Queue.recall`."""
+    async def load_memos(self, claim: Claim) -> dict[str, str]:
+        """See `Queue.load_memos`."""
         flat: list[bytes] = await self._connections.call("HGETALL", self._keys.memos(claim.key))
         texts = (text.decode() for text in flat)
         return dict(zip(texts, texts, strict=True))

@@ -67,7 +67,7 @@ class Repaired(msgspec.Struct, kw_only=True):
     messages: int = 0
     """Those that have not ended."""
     mended: dict[str, int] = {}
-    """How often each kind of damage was found; `reverie.cli.redis_commands` has words for them."""
+    """How often each kind of damage was found; `reverie.cli.commands.redis` has words for them."""
     lost: list[Key] = []
     """Messages that wait, and whose body is nowhere."""
     lost_count: int = 0

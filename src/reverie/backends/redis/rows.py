@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.backends.redis.keys import encode_id
-from reverie.clock import to_epoch_ms
+from reverie.base.clock import to_epoch_ms
 from reverie.message import Message, level_of
 
 if TYPE_CHECKING:

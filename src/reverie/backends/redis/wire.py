@@ -11,7 +11,7 @@ from reverie.backends.limits import check_depth, next_arrival, unhandled, unknow
 from reverie.backends.moves import Claim
 from reverie.backends.redis.keys import decode_id, encode_id
 from reverie.backends.redis.rows import message_row
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.message import Key, Message
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ __all__ = [
     "HistoryReply",
     "LabelsReply",
     "LanesReply",
-    "RememberReply",
+    "MemoReply",
     "RenewReply",
     "SettleReply",
     "SubmitReply",
@@ -139,7 +139,7 @@ class RenewReply(_Reply, frozen=True):
     cancelled: list[int]
 
 
-class RememberReply(_Reply, frozen=True):
+class MemoReply(_Reply, frozen=True):
     """Whether it was kept."""
 
     kept: bool

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from reverie.backends.interface import Capabilities
 from reverie.backends.moves import QueueLimits
+from reverie.backends.sqlite.breaker_state import SqliteSharedState
 from reverie.backends.sqlite.counts import count_if_needed
 from reverie.backends.sqlite.queue import SqliteQueue
-from reverie.backends.sqlite.shared import SqliteSharedState
 from reverie.backends.sqlite.triggers import SqliteTriggers
 from reverie.backends.sqlite.views import SqliteViews
 from reverie.storage.broadcast import FileBroadcast
 
 if TYPE_CHECKING:
     from reverie.backends.sqlite.step import ApplyEffects
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.storage.sqlite import Database
 
 __all__ = ["SqliteBackend"]

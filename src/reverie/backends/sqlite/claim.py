@@ -8,8 +8,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from reverie.backends.fair_share import serve
 from reverie.backends.moves import Claim, Lost, Renewal, Status
-from reverie.backends.shares import serve
 from reverie.backends.sqlite.advance import fail_overdue
 from reverie.backends.sqlite.rows import decode_json, load_statements, message_from_row, to_json
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import Step
     from reverie.message import Key, Message
 
-__all__ = ["claim", "claimed_together", "identity", "note_worker", "recall", "remember", "renew"]
+__all__ = ["claim", "claimed_together", "identity", "load_memos", "note_worker", "renew", "save_memo"]
 
 SQL = load_statements("claim.sql")
 READ_TOGETHER = 128
@@ -129,14 +129,14 @@ def note_worker(step: Step, presence: Presence) -> None:
         step.rows(SQL["forget_worker"], (presence.worker,))
 
 
-def remember(step: Step, claim: Claim, name: str, value: str) -> bool:
+def save_memo(step: Step, claim: Claim, name: str, value: str) -> bool:
     """Keep the result of a finished step of a run, if the claim still stands."""
-    return bool(step.rows(SQL["remember"], (*identity(claim), name, value)))
+    return bool(step.rows(SQL["save_memo"], (*identity(claim), name, value)))
 
 
-def recall(connection: apsw.Connection, key: Key) -> dict[str, str]:
+def load_memos(connection: apsw.Connection, key: Key) -> dict[str, str]:
     """What earlier runs have kept."""
-    rows: list[tuple[Any, ...]] = connection.execute(SQL["recall"], key).fetchall()
+    rows: list[tuple[Any, ...]] = connection.execute(SQL["load_memos"], key).fetchall()
     return dict(rows)
 
 

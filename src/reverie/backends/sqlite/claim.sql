@@ -82,12 +82,12 @@ INSERT OR REPLACE INTO workers (worker, labels, lives_ms, alive_until_epoch) VAL
 -- name: forget_worker
 DELETE FROM workers WHERE worker = ?
 
--- name: remember
+-- name: save_memo
 INSERT INTO memos (user_id, id, step, value)
 SELECT user_id, id, ?5, ?6 FROM pending_messages
 WHERE rowid = ?1 AND user_id = ?2 AND id = ?3 AND claim_id = ?4 AND status = 'processing'
 ON CONFLICT (user_id, id, step) DO UPDATE SET value = excluded.value
 RETURNING 1
 
--- name: recall
+-- name: load_memos
 SELECT step, value FROM memos WHERE user_id = ? AND id = ?

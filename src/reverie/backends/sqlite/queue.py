@@ -12,7 +12,7 @@ from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.outbox import Outbox
 from reverie.backends.sqlite.step import Step
 from reverie.backends.wakeup import CANCELLED, Wakeup
-from reverie.failpoints import failpoint
+from reverie.base.failpoints import failpoint
 from reverie.storage.peers import Peers
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from reverie.backends.sqlite.claim import Claimed
     from reverie.backends.sqlite.step import ApplyEffects
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.message import Message
     from reverie.storage.peers import News
     from reverie.storage.sqlite import Database
@@ -109,13 +109,13 @@ class SqliteQueue:
 
         return await self.written(job)
 
-    async def remember(self, claim_: Claim, step: str, value: str) -> bool:
-        """See `Queue.remember`."""
-        return await self.written(lambda transaction: claim.remember(transaction, claim_, step, value))
+    async def save_memo(self, claim_: Claim, step: str, value: str) -> bool:
+        """See `Queue.save_memo`."""
+        return await self.written(lambda transaction: claim.save_memo(transaction, claim_, step, value))
 
-    async def recall(self, claim_: Claim) -> dict[str, str]:
-        """See `Queue.recall`."""
-        return await self._database.read(lambda connection: claim.recall(connection, claim_.key))
+    async def load_memos(self, claim_: Claim) -> dict[str, str]:
+        """See `Queue.load_memos`."""
+        return await self._database.read(lambda connection: claim.load_memos(connection, claim_.key))
 
     async def control(self, command: Command) -> ControlResult:
         """See `Queue.control`."""

@@ -9,7 +9,7 @@ import msgspec
 
 from reverie.backends.moves import Status
 from reverie.backends.states import STORED_AS
-from reverie.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms
 from reverie.message import Message
 from reverie.storage.queries import load_queries
 

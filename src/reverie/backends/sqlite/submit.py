@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.moves import Status, Submitted
 from reverie.backends.sqlite.rows import decode_json, extra_of, status_of, to_json
-from reverie.clock import to_epoch_ms
+from reverie.base.clock import to_epoch_ms
 from reverie.message import Key, Lane, level_of
 from reverie.storage.queries import load_queries
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import Step
     from reverie.backends.sqlite.tasks import Task
     from reverie.backends.triggers import Activity, Definition, Firing, SwitchType, TaskCommand
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.message import Message
     from reverie.storage.sqlite import Database
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import apsw
 
     from reverie.backends.views import Attempt, StatusQuery
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.message import Key
     from reverie.storage.sqlite import Database
 

@@ -16,7 +16,7 @@ from reverie.storage.queries import load_queries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.clock import Clock
+    from reverie.base.clock import Clock
     from reverie.effect import Effect
     from reverie.memory.interface import Application, SearchQuery
     from reverie.storage.sqlite import Database

@@ -46,7 +46,7 @@ local function renew_call(_, arguments)
 end
 
 -- Keeps the result of one step of a run, if the claim still stands.
-local function remember_call(_, arguments)
+local function save_memo_call(_, arguments)
   local step = open_step(arguments)
   local request = step.request
   local user, item_id, claim_id = unpack(request.claim, 1, 3)
@@ -61,4 +61,4 @@ local function remember_call(_, arguments)
 end
 
 redis.register_function({ function_name = LIBRARY .. '_renew', callback = renew_call, flags = { 'allow-oom' } })
-redis.register_function({ function_name = LIBRARY .. '_remember', callback = remember_call, flags = { 'allow-oom' } })
+redis.register_function({ function_name = LIBRARY .. '_save_memo', callback = save_memo_call, flags = { 'allow-oom' } })

@@ -1,0 +1,1 @@
+"""What every room stands on: clock, services, logs, failpoints, threads, the bridge for blocking callers."""

@@ -1,0 +1,1 @@
+"""`reverie doctor`: what is wrong with an installation, and what to type."""

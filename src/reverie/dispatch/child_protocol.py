@@ -1,0 +1,154 @@
+"""What travels between a worker and the processes that run its handlers: plain values, as JSON in frames."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from reverie.backends.moves import Claim
+from reverie.dispatch.answers import Failed
+from reverie.dispatch.classify import Failure
+from reverie.effect import Effect
+from reverie.message import Message
+from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
+
+if TYPE_CHECKING:
+    from reverie.dispatch.registry import Handler
+    from reverie.outcome import Outcome
+
+__all__ = [
+    "HEADER",
+    "Answer",
+    "Answered",
+    "Began",
+    "Ended",
+    "Report",
+    "Taken",
+    "Task",
+    "frame",
+    "handler_fields",
+    "pack",
+    "unpack",
+]
+
+HEADER = struct.Struct(">I")
+"""Before each frame: how many bytes it has."""
+
+
+FOREVER_S = 1e12
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch to run."""
+
+    import_path: str
+    handler: dict[str, Any]
+    """The fields of the `Handler`, without its function."""
+    claims: list[Claim]
+    worker: str
+    timeout_s: float
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An outcome, written down."""
+
+    kind: Literal["done", "retry", "snooze", "cancel", "bury"]
+    after: float | None = None
+    reason: str | None = None
+    effects: tuple[Effect, ...] = ()
+    follow_ups: tuple[Message, ...] = ()
+    failure: Failure | None = None
+
+
+class Taken(msgspec.Struct, frozen=True, tag="taken"):
+    """The process has read its task; what it does from now on is the task's doing."""
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The handler is being called, with the messages at these places of the batch."""
+
+    indexes: list[int]
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    """The handler has answered."""
+
+    answers: dict[int, Answer]
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The batch is over; the process is free."""
+
+
+Report = Taken | Began | Answered | Ended
+
+
+def frame(value: msgspec.Struct) -> bytes:
+    """A value as it goes over the wire."""
+    body = msgspec.json.encode(value)
+    return HEADER.pack(len(body)) + body
+
+
+def handler_fields(handler: Handler) -> dict[str, Any]:
+    """What the other process must know of a handler beside its function."""
+    names = [field.name for field in dataclasses.fields(handler)]
+    known = {name: getattr(handler, name) for name in names if name != "function"}
+    return known | {"credential": handler.label}  # the worker looks after those
+
+
+def pack(outcome: Outcome) -> Answer:
+    """Write an outcome down; one that cannot be is a failure of its handler."""
+    try:
+        answer = _answer(outcome)
+        msgspec.json.decode(msgspec.json.encode(answer), type=Answer)
+    except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
+        return Answer("retry", reason=_text(f"bug: the handler's answer cannot be kept: {error!r}"))
+    return answer
+
+
+def unpack(answer: Answer) -> Outcome:
+    """Read an outcome that was written down."""
+    match answer.kind:
+        case "done":
+            return Done(effects=answer.effects, follow_ups=answer.follow_ups)
+        case "retry" if answer.failure is not None:
+            return Failed(answer.failure, answer.reason or "")
+        case "retry":
+            return Retry(after=answer.after, reason=answer.reason)
+        case "snooze":
+            return Snooze(after=answer.after or 0.0, reason=answer.reason)
+        case "cancel":
+            return Cancel(reason=answer.reason)
+        case "bury":
+            return Bury(answer.reason or "")
+
+
+def _answer(outcome: Outcome) -> Answer:
+    match outcome:
+        case Done():
+            effects = tuple(outcome.effects)
+            for effect in effects:
+                if not isinstance(effect, Effect):  # a dictionary would pass for one
+                    raise TypeError(f"{type(effect).__name__} is no effect")
+            return Answer("done", effects=effects, follow_ups=tuple(outcome.follow_ups))
+        case Failed():
+            return Answer("retry", reason=_text(outcome.reason), failure=outcome.failure)
+        case Retry():
+            return Answer("retry", after=_seconds(outcome.after), reason=_text(outcome.reason))
+        case Snooze():
+            return Answer("snooze", after=_seconds(outcome.after), reason=_text(outcome.reason))
+        case Cancel():
+            return Answer("cancel", reason=_text(outcome.reason))
+        case _:
+            return Answer("bury", reason=_text(outcome.reason))
+
+
+def _seconds(after: float | None) -> float | None:
+    return None if after is None else min(float(after), FOREVER_S)  # JSON has no infinity
+
+
+def _text(reason: object) -> str | None:
+    return None if reason is None else str(reason).encode(errors="backslashreplace").decode()

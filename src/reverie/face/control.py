@@ -1,0 +1,144 @@
+"""What a person can do with the queue: `scheduler.control`, in an async and a blocking form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from reverie.backends.control import (
+    CancelItems,
+    DeleteItems,
+    PauseLabel,
+    RequeueItems,
+    ResumeLabel,
+    Selection,
+)
+from reverie.backends.views import StatusQuery
+from reverie.base.bridge import Bridge, blocking
+from reverie.errors import InvalidSelectionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.control import ControlResult
+    from reverie.backends.moves import Presence
+    from reverie.backends.views import ItemStatus, LabelState, Page
+    from reverie.runtime import Runtime
+
+__all__ = ["AsyncControl", "Control"]
+
+
+MOST_AT_ONCE = 100_000
+"""More than this in one step would keep others waiting."""
+LONGEST_AFTER = 18
+"""Digits of the place of a page."""
+NARROWING = ("user_id", "task_id", "mem_cube_id", "label")
+
+
+class Which(TypedDict, total=False):
+    """Which items are meant: all that fit everything that is given."""
+
+    user_id: str | None
+    task_id: str | None
+    mem_cube_id: str | None
+    label: str | None
+    limit: int
+    """At most so many in one call; default 1000. The answer says if there are more."""
+
+
+class AsyncControl:
+    """Cancel, requeue, delete, pause, resume; and who does what."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def cancel(
+        self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
+    ) -> ControlResult:
+        """Cancel what has not ended, of all that fits what is given.
+
+        What waits ends at once. What runs is asked to stop: an async handler is interrupted, a sync one sees
+        `ctx.cancelled`; it ends as cancelled unless it completes. `requeue` takes a cancellation back.
+        """
+        return await self._runtime.control(CancelItems(_selection(item_ids, which)))
+
+    async def requeue(
+        self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
+    ) -> ControlResult:
+        """Send back what has failed or was cancelled: it waits at the end of its lane as if it were new."""
+        return await self._runtime.control(RequeueItems(_selection(item_ids, which)))
+
+    async def delete(
+        self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
+    ) -> ControlResult:
+        """Forget what has failed or was cancelled. This cannot be taken back."""
+        return await self._runtime.control(DeleteItems(_selection(item_ids, which)))
+
+    async def dead_letters(
+        self,
+        *,
+        user_id: str | None = None,
+        label: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """What has failed, oldest first; `after` takes the `next` of the page before."""
+        if after is not None and not (after.isascii() and after.isdigit() and len(after) <= LONGEST_AFTER):
+            raise InvalidSelectionError(f"after={after!r}: give the `next` of the page before")
+        await self._runtime.open()
+        query = StatusQuery(dead=True, user_id=user_id, label=label, limit=limit, after=after)
+        return await self._runtime.backend.views.read(query)
+
+    async def dead_letter(self, item_id: str, *, user_id: str) -> ItemStatus | None:
+        """One dead letter with its message and its error; None if there is no such."""
+        await self._runtime.open()
+        query = StatusQuery(dead=True, user_id=user_id, item_id=item_id, with_message=True)
+        rows = (await self._runtime.backend.views.read(query)).rows
+        return rows[0] if rows else None
+
+    async def pause(self, label: str, reason: str = "paused") -> None:
+        """Claim nothing more of this label, in any worker, until it is resumed. What comes is kept."""
+        await self._runtime.control(PauseLabel(label, reason))
+
+    async def resume(self, label: str) -> None:
+        """Claim this label again."""
+        await self._runtime.control(ResumeLabel(label))
+
+    async def labels(self) -> list[LabelState]:
+        """How much work each label has, whether a live worker handles it, whether it is paused."""
+        await self._runtime.open()
+        return await self._runtime.backend.views.labels()
+
+    async def workers(self) -> list[Presence]:
+        """The workers that are alive, and what they handle."""
+        await self._runtime.open()
+        return await self._runtime.backend.views.workers()
+
+
+class Control:
+    """Like `AsyncControl`, for code that blocks."""
+
+    def __init__(self, inner: AsyncControl, bridge: Bridge) -> None:
+        self._inner = inner
+        self._bridge = bridge
+
+    cancel = blocking(AsyncControl.cancel)
+    requeue = blocking(AsyncControl.requeue)
+    delete = blocking(AsyncControl.delete)
+    dead_letters = blocking(AsyncControl.dead_letters)
+    dead_letter = blocking(AsyncControl.dead_letter)
+    pause = blocking(AsyncControl.pause)
+    resume = blocking(AsyncControl.resume)
+    labels = blocking(AsyncControl.labels)
+    workers = blocking(AsyncControl.workers)
+
+
+def _selection(item_ids: str | Sequence[str] | None, which: Which) -> Selection:
+    """What is meant; something must be said, so that a forgotten argument does not mean everything."""
+    if item_ids is not None and which.get("user_id") is None:
+        raise InvalidSelectionError("an item id belongs to a user: say whose, with user_id=")
+    if item_ids is None and all(which.get(name) is None for name in NARROWING):
+        raise InvalidSelectionError("say which: item ids of a user, a user, a task, a cube or a label")
+    if not 1 <= which.get("limit", 1) <= MOST_AT_ONCE:
+        raise InvalidSelectionError(f"limit={which['limit']}: must be 1 to {MOST_AT_ONCE}")
+    ids = (item_ids,) if isinstance(item_ids, str) else None if item_ids is None else tuple(item_ids)
+    return Selection(item_ids=ids, **which)

@@ -1,0 +1,146 @@
+"""`TaskScheduler` and `get_scheduler()`: timed tasks alone, for programs that think in these."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
+from reverie.base.logs import get_logger
+from reverie.face.global_scheduler import mem_scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.moves import Claim
+    from reverie.backends.triggers import KnownType, TaskState
+    from reverie.face.scheduler import Scheduler
+
+__all__ = ["TaskScheduler", "get_scheduler"]
+
+log = get_logger(__name__)
+
+
+class TaskScheduler:
+    """The timed tasks of a scheduler."""
+
+    def __init__(self, scheduler: Scheduler | None = None) -> None:
+        """Those of `scheduler`; default: of the one that the whole process shares."""
+        self._scheduler = scheduler or mem_scheduler
+        self._pulled: dict[tuple[str, str, str], Claim] = {}
+
+    def register_handler(self, task_type: str, handler: Callable[..., Any]) -> None:
+        """Let `handler(user_id, device_id, agent_id)`, sync or async, do the work of a type."""
+        self._scheduler.runtime.triggers.handle(task_type, handler)
+
+    def schedule_user_task(
+        self, task_type: str, user_id: str, device_id: str | None = None, agent_id: str | None = None
+    ) -> bool:
+        """See `Scheduler.schedule_user_task`."""
+        return self._scheduler.schedule_user_task(task_type, user_id, device_id, agent_id)
+
+    def schedule_user_tasks(
+        self, task_type: str, whose: Sequence[tuple[str, str | None, str | None]]
+    ) -> list[bool]:
+        """See `Scheduler.schedule_user_tasks`."""
+        return self._scheduler.schedule_user_tasks(task_type, whose)
+
+    async def start(self) -> None:
+        """Run what is due, from now on."""
+        await asyncio.to_thread(self._scheduler.start)
+
+    async def stop(self) -> None:
+        """Stop cleanly."""
+        await asyncio.to_thread(self._scheduler.stop)
+
+    def get_pending_task(self, task_type: str) -> dict[str, Any] | None:
+        """Take a due task of a type that has no handler anywhere; None if nothing is due.
+
+        It is yours for the type's timeout; `complete_task` with its `lock_token` ends it. If that does not
+        come in time, it is given to somebody again.
+        """
+        claim = self._scheduler.run(self._pull(task_type))
+        if claim is None:
+            return None
+        message = claim.message
+        user_key, info = message.user_key or "", message.info or {}
+        self._pulled[task_type, user_key, claim.claim_id] = claim
+        return {
+            "task_type": task_type,
+            "user_key": user_key,
+            "user_id": message.user_id if user_key else None,
+            "device_id": info.get("device_id"),
+            "agent_id": info.get("agent_id"),
+            "lock_token": claim.claim_id,
+        }
+
+    def complete_task(
+        self,
+        task_type: str,
+        user_key: str,
+        lock_token: str,
+        success: bool = True,  # noqa: FBT001, FBT002  as programs call it
+    ) -> bool:
+        """End a task that was taken here; False, and nothing changes, if it is not ours any more.
+
+        One that failed is tried again, up to the type's `max_retries`.
+        """
+        claim = self._pulled.pop((task_type, user_key, lock_token), None)
+        return claim is not None and self._scheduler.run(self._settle(claim, success=success))
+
+    def types(self) -> list[KnownType]:
+        """See `scheduler.triggers.types`."""
+        return self._scheduler.triggers.types()
+
+    def list_tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+        """See `scheduler.triggers.tasks`."""
+        return self._scheduler.triggers.tasks(task_type, after=after, limit=limit)
+
+    def cancel_task(
+        self, task_type: str, user_id: str, device_id: str | None = None, agent_id: str | None = None
+    ) -> bool:
+        """See `scheduler.triggers.cancel`."""
+        return self._scheduler.triggers.cancel(
+            task_type, user_id=user_id, device_id=device_id, agent_id=agent_id
+        )
+
+    def run_task(
+        self,
+        task_type: str,
+        user_id: str | None = None,
+        device_id: str | None = None,
+        agent_id: str | None = None,
+    ) -> bool:
+        """See `scheduler.triggers.run`."""
+        return self._scheduler.triggers.run(
+            task_type, user_id=user_id, device_id=device_id, agent_id=agent_id
+        )
+
+    def enable(self, task_type: str) -> None:
+        """See `scheduler.triggers.enable`."""
+        self._scheduler.triggers.enable(task_type)
+
+    def disable(self, task_type: str) -> None:
+        """See `scheduler.triggers.disable`."""
+        self._scheduler.triggers.disable(task_type)
+
+    async def _pull(self, task_type: str) -> Claim | None:
+        runtime = self._scheduler.runtime
+        settings = await runtime.triggers.fire_for_puller(task_type)
+        if settings is None:
+            return None
+        want = Want(slots=1, quantum=1, level=runtime.registry.orchestrator.level(task_type))
+        lease_ms = round(settings.timeout * 1000)
+        request = ClaimRequest(worker=runtime.worker.name, wants={task_type: want}, lease_ms=lease_ms)
+        return next(iter(await runtime.backend.queue.claim(request)), None)
+
+    async def _settle(self, claim: Claim, *, success: bool) -> bool:
+        runtime = self._scheduler.runtime
+        settlement = Settlement(claim=claim, move=Move.COMPLETE) if success else runtime.failed_task(claim)
+        (settled,) = await runtime.backend.queue.settle([settlement])
+        return settled.state == "applied"
+
+
+def get_scheduler() -> TaskScheduler | None:
+    """The timed tasks of the scheduler that the process shares; None if `scheduler.enabled` is false."""
+    return TaskScheduler(mem_scheduler) if mem_scheduler.runtime.triggers.enabled else None

@@ -1,0 +1,291 @@
+"""The timed tasks of a process: which types are in force, who handles them, and what may be asked of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from reverie.backends.control import CancelItems, Selection
+from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
+from reverie.base.logs import get_logger
+from reverie.errors import InvalidSelectionError, InvalidSettingError, UnknownTaskTypeError
+from reverie.message import Message, check_message, check_name
+from reverie.triggers.clock import TriggerClock
+from reverie.triggers.handlers import message_handler
+from reverie.triggers.health import TriggerWatch
+from reverie.triggers.overview import overview, page
+from reverie.triggers.plan import SYSTEM_USER, jitter_ms
+from reverie.triggers.types import TaskTypes
+from reverie.triggers.user_keys import UserKeyBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from reverie.backends.interface import Backend
+    from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
+    from reverie.message import MessageLimits
+    from reverie.observe.trigger_rules import TriggerHealth
+    from reverie.triggers.overview import TaskPage, TypeOverview
+    from reverie.triggers.settings import TaskSettings, TriggerSettings
+
+    Register = Callable[[str, Callable[[Message], Any], TaskSettings], None]
+
+__all__ = ["Triggers", "Who"]
+
+log = get_logger(__name__)
+
+
+class Who(TypedDict, total=False):
+    """For whom a task runs; None of it: for nobody in particular."""
+
+    user_id: str | None
+    device_id: str | None
+    agent_id: str | None
+
+
+class Triggers:
+    """Turns activity and time into messages, for the types that are in force."""
+
+    def __init__(
+        self,
+        settings: TriggerSettings,
+        backend: Backend,
+        *,
+        register: Register,
+        handles: Callable[[str], bool],
+        level_of: Callable[[str], int],
+        limits: MessageLimits,
+        opened: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`register` lets a function handle a type, `handles` says whether one does; `opened` opens all."""
+        self._backend = backend
+        self._register = register
+        self._handles = handles
+        self._limits = limits
+        self._opened = opened
+        self._handlers: dict[str, Callable[[Message], Any]] = {}
+        self._registered: dict[str, TaskSettings] = {}
+        self.keys = UserKeyBuilder(settings.user_key_config)
+        self.types = TaskTypes(settings, backend, self.keys.get_key_dimensions())
+        self._watch = TriggerWatch(backend, self.types)
+        self.clock = TriggerClock(
+            backend, self._fired_here, level_of, lambda: self.types.settings.check_interval
+        )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there are timed tasks at all."""
+        return self.types.settings.enabled
+
+    # -- types and handlers -------------------------------------------------------------------------
+
+    def define(self, task_type: str, settings: TaskSettings) -> None:
+        """Let there be this type, unless the settings name it: they win."""
+        self.types.define(task_type, settings)
+
+    def handle(self, task_type: str, function: Callable[..., Any]) -> None:
+        """Let `function(user_id, device_id, agent_id)` do the work of a type, from now on."""
+        self._handlers[task_type] = message_handler(task_type, function)
+        self._registered.pop(task_type, None)
+        self._register_one(task_type)
+
+    def reload(self, settings: TriggerSettings) -> None:
+        """Let other settings hold from now on."""
+        if settings.user_key_config != self.types.settings.user_key_config:
+            reason = "the ids that tell users apart cannot change while it runs: stop all instances first"
+            raise InvalidSettingError("scheduler.user_key_config", settings.user_key_config, reason)
+        self.types.replace(settings)
+        for task_type in self._handlers:
+            self._register_one(task_type)
+        self.clock.look()
+
+    def _register_one(self, task_type: str) -> None:
+        settings = self.types.get(task_type)
+        if settings is not None and settings != self._registered.get(task_type):
+            self._registered[task_type] = settings
+            self._register(task_type, self._handlers[task_type], settings)
+
+    async def _fired_here(self) -> Mapping[str, TaskSettings] | None:
+        """The types that this process fires: those in force that it handles. None: it handles none at all."""
+        if not self.enabled or not any(self._handles(name) for name in self.types.names):
+            return None
+        await self.ready()
+        for task_type in self._handlers:
+            self._register_one(task_type)  # others may have brought another timeout into force
+        return {name: task for name, task in self.types.in_force.items() if self._handles(name)}
+
+    async def start(self) -> None:
+        """Fire what is due, from now on; nothing as long as it is not enabled."""
+        await self._fired_here()  # what is wrong with the types should be said now
+        await self.clock.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Fire nothing more."""
+        await self.clock.stop(grace_s)
+
+    async def only_look(self, *, unless_empty: bool = False) -> None:
+        """Bring no types of this process into force (unless there are none): only follow those that are."""
+        await self._opened()
+        if not unless_empty or await self._backend.triggers.types():
+            self.types.only_look()
+
+    async def ready(self) -> None:
+        """See to it that the backend knows the types, and this process what is in force. Idempotent."""
+        await self._opened()
+        await self.types.bring_into_force()
+
+    # -- what may be asked --------------------------------------------------------------------------
+
+    async def schedule(self, task_type: str, whose: Sequence[Who]) -> list[bool]:
+        """Note activity of users; for each, whether a new run was scheduled."""
+        settings = await self._settings_of(task_type) if self.enabled else None
+        if settings is None or settings.trigger_mode != "user_activity":
+            log.warning("trigger.not_scheduled", task_type=task_type, reason=self._why_not(task_type))
+            return [False] * len(whose)
+        return await self._backend.triggers.touch([self._activity(task_type, settings, who) for who in whose])
+
+    async def fire_for_puller(self, task_type: str) -> TaskSettings | None:
+        """Fire what is due of a type that nobody handles, for one who does the work without a handler.
+
+        None if it is not in force, or somebody handles it.
+        """
+        settings = await self._settings_of(task_type) if self.enabled else None
+        if settings is None:
+            return None
+        workers = await self._backend.views.workers()
+        if self._handles(task_type) or any(task_type in worker.labels for worker in workers):
+            log.warning("trigger.not_pulled", task_type=task_type, reason="it has a handler")
+            return None
+        await self.clock.fire_due({task_type: settings})
+        return settings
+
+    async def known_types(self) -> list[KnownType]:
+        """The types that the backend knows, by name."""
+        await self.ready()
+        return await self._backend.triggers.types()
+
+    async def overview(self, task_type: str | None = None) -> list[TypeOverview]:
+        """How each type is set and what has become of its runs; or only of one type.
+
+        Where none is in force, those that would be.
+        """
+        await self.ready()
+        known = await self._backend.triggers.types() or self.types.configured()
+        if task_type is not None:
+            known = [one for one in known if one.name == task_type]
+            if not known:
+                raise UnknownTaskTypeError(task_type, sorted(self.types.names))
+        return await overview(self._backend, known)
+
+    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TaskPage:
+        """The tasks of a type, some of them, and how to go on."""
+        await self._known(task_type)
+        return await page(self._backend, task_type, after, limit)
+
+    async def health(self, late_s: float) -> TriggerHealth | None:
+        """How the types in force are doing, `late_s` being long to wait for a run; None if they are off."""
+        return await self._watch.look(late_s) if self.enabled else None
+
+    async def statistics(self) -> list[TypeStatistics]:
+        """What has become of the runs of each type, by name."""
+        await self.ready()
+        return await self._backend.triggers.statistics()
+
+    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+        """The tasks of a type, by user key, those after `after`."""
+        await self._known(task_type)
+        return await self._backend.triggers.tasks(task_type, after=after, limit=limit)
+
+    async def task(self, task_type: str, who: Who) -> TaskState | None:
+        """One task; None if there is none."""
+        await self._known(task_type)
+        found = await self._backend.triggers.tasks(task_type, self._key(who))
+        return found[0] if found else None
+
+    async def run_now(self, task_type: str, who: Who) -> bool:
+        """Let a task be due now; False if the type is disabled."""
+        settings = await self._known(task_type)
+        if settings.trigger_mode == "user_activity":
+            activity = self._activity(task_type, settings, who)
+        elif any(who.values()):
+            raise InvalidSelectionError(f"{task_type} runs for nobody in particular: leave out whose it is")
+        else:
+            activity = Activity(task_type=task_type, user_key=GLOBAL_KEY, user_id=SYSTEM_USER, interval_ms=0)
+        return await self._backend.triggers.control(RunTask(activity))
+
+    async def cancel(self, task_type: str, who: Who) -> bool:
+        """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
+        settings = await self._known(task_type)
+        if settings.trigger_mode == "user_activity":
+            who = {**who, "user_id": who.get("user_id") or ""}  # which must be there
+        return await self.cancel_key(task_type, self._key(who))
+
+    async def cancel_key(self, task_type: str, user_key: str) -> bool:
+        """The same for a user key as it stands in the backend."""
+        await self._known(task_type)
+        forgotten = await self._backend.triggers.control(CancelTask(task_type, user_key))
+        found = await self._backend.triggers.tasks(task_type, user_key)
+        if not found or found[0].status != "running" or found[0].item_id is None:
+            return forgotten
+        which = Selection(user_id=found[0].user_id or SYSTEM_USER, item_ids=(found[0].item_id,))
+        result = await self._backend.queue.control(CancelItems(which))
+        return forgotten or bool(result.changed or result.requested)
+
+    async def switch(self, task_type: str, *, enabled: bool) -> None:
+        """Enable or disable a type for everyone, until a configuration of a higher version."""
+        await self._known(task_type)
+        await self._backend.triggers.control(SwitchType(task_type, enabled=enabled))
+        await self.types.refresh()
+        self.clock.look()
+
+    async def _settings_of(self, task_type: str) -> TaskSettings | None:
+        await self.ready()
+        return self.types.in_force.get(task_type)
+
+    async def _known(self, task_type: str) -> TaskSettings:
+        await self.ready()
+        if self.types.get(task_type) is None:
+            await self.types.refresh()  # another instance may have it
+        settings = self.types.get(task_type)
+        if settings is None:
+            raise UnknownTaskTypeError(task_type, sorted(self.types.names))
+        return settings
+
+    def _why_not(self, task_type: str) -> str:
+        known = self.types.get(task_type)
+        if not self.enabled:
+            return "scheduler.enabled is false"
+        if known is None:
+            return "there is no such type"
+        if known.trigger_mode != "user_activity":
+            return f"its trigger_mode is {known.trigger_mode}"
+        return "it is disabled"
+
+    def _key(self, who: Who) -> str:
+        user_id = who.get("user_id")
+        return (
+            GLOBAL_KEY
+            if user_id is None
+            else self.keys.build_key(user_id, who.get("device_id"), who.get("agent_id"))
+        )
+
+    def _activity(self, task_type: str, settings: TaskSettings, who: Who) -> Activity:
+        user_id = who.get("user_id") or ""
+        user_key = self.keys.build_key(user_id, who.get("device_id"), who.get("agent_id"))
+        check_message(Message(user_id=user_id, label=task_type), self._limits)
+        for name in ("device_id", "agent_id"):
+            if (given := who.get(name)) is not None:
+                check_name(name, given, self._limits)
+        ids = self.keys.parse_key(user_key)
+        defaults = self.types.settings.user_key_config
+        interval_ms = round(settings.interval_s * 1000)
+        return Activity(
+            task_type=task_type,
+            user_key=user_key,
+            user_id=user_id,
+            device_id=ids.get("device_id") or who.get("device_id") or defaults.default_device_id,
+            agent_id=ids.get("agent_id") or who.get("agent_id") or defaults.default_agent_id,
+            interval_ms=interval_ms + jitter_ms(settings, user_key, interval_ms),
+            debounce=settings.mode == "debounce",
+            max_wait_ms=None if settings.max_wait is None else round(settings.max_wait * 1000),
+            ttl_ms=round(settings.task_ttl * 1000),
+        )
