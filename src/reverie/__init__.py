@@ -12,10 +12,11 @@ from reverie.version import __version__
 
 if TYPE_CHECKING:
     from reverie.dispatch.context import Context
-    from reverie.effect import Remember, Source
+    from reverie.effect import Delete, Link, Move, Remember, Revise, Source, Supersede, Touch
     from reverie.errors import ReverieError
     from reverie.face.global_scheduler import mem_scheduler
     from reverie.face.scheduler import AsyncScheduler, Scheduler
+    from reverie.face.task_scheduler import TaskScheduler, get_scheduler
     from reverie.failures import (
         BudgetError,
         CredentialsError,
@@ -37,22 +38,30 @@ __all__ = [
     "Cancel",
     "Context",
     "CredentialsError",
+    "Delete",
     "Done",
     "InvalidWorkError",
+    "Link",
     "Message",
+    "Move",
     "QuotaError",
     "RateLimitedError",
     "Remember",
     "Retry",
     "ReverieError",
+    "Revise",
     "ScheduleMessageItem",
     "Scheduler",
     "Settings",
     "Snooze",
     "Source",
+    "Supersede",
+    "TaskScheduler",
+    "Touch",
     "TransientError",
     "Turn",
     "__version__",
+    "get_scheduler",
     "mem_scheduler",
 ]
 
@@ -63,19 +72,25 @@ _HOMES = {
     "Cancel": "reverie.outcome:Cancel",
     "Context": "reverie.dispatch.context:Context",
     "CredentialsError": "reverie.failures:CredentialsError",
+    "Delete": "reverie.effect:Delete",
     "Done": "reverie.outcome:Done",
     "InvalidWorkError": "reverie.failures:InvalidWorkError",
+    "Link": "reverie.effect:Link",
     "Message": "reverie.message:Message",
+    "Move": "reverie.effect:Move",
     "QuotaError": "reverie.failures:QuotaError",
     "RateLimitedError": "reverie.failures:RateLimitedError",
     "Remember": "reverie.effect:Remember",
     "Retry": "reverie.outcome:Retry",
+    "Revise": "reverie.effect:Revise",
     "ReverieError": "reverie.errors:ReverieError",
     "ScheduleMessageItem": "reverie.message:Message",
     "Scheduler": "reverie.face.scheduler:Scheduler",
     "Settings": "reverie.settings:Settings",
     "Snooze": "reverie.outcome:Snooze",
     "Source": "reverie.effect:Source",
+    "Supersede": "reverie.effect:Supersede",
+    "Touch": "reverie.effect:Touch",
     "TransientError": "reverie.failures:TransientError",
     "TaskScheduler": "reverie.face.task_scheduler:TaskScheduler",
     "Turn": "reverie.turn:Turn",

@@ -1,11 +1,240 @@
-"""Building the parts of a process from its settings."""
+"""Building the parts of a process from its settings.
+
+What has kinds is chosen in one table each: `BACKENDS` and `STORES` by the scheme of their URL, `EMBEDDERS`
+and `PLACES` by name. What users bring themselves is named by its import path, `module:attribute`. A new kind
+is an entry in its table.
+"""
 
 from __future__ import annotations
 
-from reverie.backends.sqlite.mend import QUEUE_ROOM
-from reverie.memory.sqlite.mend import MEMORY_ROOM
+from importlib import import_module
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
-__all__ = ["ROOMS"]
+from reverie.backends.durability import replicas_of
+from reverie.backends.memory import MemoryBackend
+from reverie.backends.sqlite import SqliteBackend
+from reverie.backends.sqlite.mend import QUEUE_ROOM
+from reverie.dispatch.processes import ProcessExecutor
+from reverie.dispatch.registry import Registry
+from reverie.dispatch.settings import LabelSettings
+from reverie.errors import InvalidSettingError, UnknownSchemeError
+from reverie.handlers.catalogue import CATALOGUE
+from reverie.memory.interface import SharesDatabase
+from reverie.memory.sqlite.mend import MEMORY_ROOM
+from reverie.memory.sqlite.store import SqliteMemoryStore
+from reverie.models.interface import Models
+from reverie.storage.location import IN_MEMORY, sqlite_path
+from reverie.storage.sqlite import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from reverie.backends.interface import Backend
+    from reverie.base.clock import Clock
+    from reverie.base.service import Service
+    from reverie.dispatch.interface import Executor
+    from reverie.memory.interface import MemoryStore
+    from reverie.models.interface import Embedder
+    from reverie.settings import Settings
+    from reverie.triggers.settings import TaskSettings
+
+__all__ = [
+    "BACKENDS",
+    "EMBEDDERS",
+    "PLACES",
+    "ROOMS",
+    "STORES",
+    "Databases",
+    "new_backend",
+    "new_models",
+    "new_place",
+    "new_registry",
+    "new_services",
+    "new_store",
+    "trigger_options",
+]
 
 ROOMS = (QUEUE_ROOM, MEMORY_ROOM)
 """The rooms that may live in an SQLite file."""
+
+
+class Databases:
+    """The SQLite files of a process. Rooms that live in one file share one `Database`, its single writer."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.queue
+        self._by_path: dict[str, Database] = {}
+
+    def at(self, url: str) -> Database:
+        """The database of a URL; every spelling of one file leads to the same one."""
+        path = sqlite_path(url)
+        database = self._by_path.get(path)
+        if database is None:
+            database = self._by_path[path] = Database(
+                path,
+                self._settings.sqlite_durability,
+                busy_timeout_s=self._settings.busy_timeout_s,
+                allow_network_fs=self._settings.allow_network_fs,
+            )
+        return database
+
+    @property
+    def files(self) -> list[Database]:
+        """Those that are files."""
+        return [database for path, database in self._by_path.items() if path != IN_MEMORY]
+
+
+# -- backends: URL scheme → queue, views, triggers -------------------------------------------------------
+
+
+def _memory_backend(settings: Settings, clock: Clock, _: Databases, __: MemoryStore) -> Backend:
+    return MemoryBackend(clock, settings.queue.limits())
+
+
+def _sqlite_backend(settings: Settings, clock: Clock, databases: Databases, store: MemoryStore) -> Backend:
+    database = databases.at(settings.queue_url)
+    effects = store.effects_within(database) if isinstance(store, SharesDatabase) else None
+    return SqliteBackend(database, clock, settings.queue.limits(), effects)
+
+
+def _redis_backend(settings: Settings, _: Clock, __: Databases, ___: MemoryStore) -> Backend:
+    queue = settings.queue
+    redis = import_module("reverie.backends.redis")  # an extra, loaded when asked for
+    backend: Backend = redis.RedisBackend(
+        settings.queue_url,
+        queue.limits(),
+        prefix=queue.redis_prefix,
+        allow_volatile=queue.allow_volatile,
+        durability_assumed=queue.durability_assumed,
+        durability=queue.durability,
+        replication_timeout_s=queue.replication_timeout_s,
+    )
+    return backend
+
+
+BACKENDS: dict[str, Callable[[Settings, Clock, Databases, MemoryStore], Backend]] = {
+    "sqlite": _sqlite_backend,
+    "redis": _redis_backend,
+    "rediss": _redis_backend,
+    "unix": _redis_backend,
+    "memory": _memory_backend,
+}
+LOCAL = frozenset({"sqlite", "memory"})
+"""Backends without a server, and so without replicas."""
+
+
+def new_backend(settings: Settings, clock: Clock, databases: Databases, store: MemoryStore) -> Backend:
+    """The backend that `queue.url` names."""
+    scheme = urlsplit(settings.queue_url).scheme
+    if scheme not in BACKENDS:
+        known = ["sqlite:///", *(f"{name}://" for name in BACKENDS if name != "sqlite")]
+        raise UnknownSchemeError(settings.queue_url, known)
+    if scheme in LOCAL and replicas_of(settings.queue.durability):
+        reason = "only a server has replicas: use full or normal, or a queue on Redis"
+        raise InvalidSettingError("queue.durability", settings.queue.durability, reason)
+    return BACKENDS[scheme](settings, clock, databases, store)
+
+
+# -- memory stores: URL scheme → store -------------------------------------------------------------------
+
+
+def _sqlite_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
+    return SqliteMemoryStore(databases.at(settings.memory_url), clock)
+
+
+STORES: dict[str, Callable[[Settings, Clock, Databases], MemoryStore]] = {
+    "sqlite": _sqlite_store,
+    "memory": _sqlite_store,
+}
+
+
+def new_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
+    """The store that `memory.store` brings, else the one that `memory.url` names."""
+    if settings.memory.store is not None:
+        bring = resolve("memory.store", settings.memory.store)
+        return cast("MemoryStore", bring(settings, clock))
+    scheme = urlsplit(settings.memory_url).scheme
+    if scheme not in STORES:
+        raise UnknownSchemeError(settings.memory_url, ["sqlite:///path/to/file.db", "memory://"])
+    return STORES[scheme](settings, clock, databases)
+
+
+# -- models: name → embedder -----------------------------------------------------------------------------
+
+
+def _no_embedder(_: Settings) -> None:
+    return None
+
+
+EMBEDDERS: dict[str, Callable[[Settings], Embedder | None]] = {"none": _no_embedder}
+
+
+def new_models(settings: Settings) -> Models:
+    """The models that handlers may ask."""
+    name = settings.memory.embedding
+    make = EMBEDDERS.get(name) or resolve("memory.embedding", name, EMBEDDERS)
+    return Models(embedder=make(settings))
+
+
+# -- places: name → where handlers run -------------------------------------------------------------------
+
+PLACES: dict[str, Callable[[], Executor]] = {"process": ProcessExecutor}
+"""Places outside of the worker's own process; `loop` and `thread` are inside of it."""
+
+
+def new_place(name: str) -> Executor:
+    """An executor for a place."""
+    return cast("Executor", (PLACES.get(name) or resolve("place", name, ["loop", "thread", *PLACES]))())
+
+
+def new_registry(settings: Settings) -> Registry:
+    """The handlers of a process: those of the catalogue, for now."""
+    registry = Registry(
+        settings.worker,
+        settings.labels,
+        check_place=lambda name: PLACES.get(name) or resolve("place", name, ["loop", "thread", *PLACES]),
+    )
+    for entry in CATALOGUE:
+        options = LabelSettings(
+            level=entry.level,
+            timeout_s=entry.timeout_s,
+            max_attempts=entry.max_attempts,
+            credential=entry.credential,
+        )
+        registry.add(entry.label, entry.function, batch=entry.batch, options=options)
+    return registry
+
+
+def trigger_options(task: TaskSettings) -> LabelSettings:
+    """How the runs of a trigger are handled."""
+    return LabelSettings(
+        level=task.level,
+        timeout_s=task.timeout,
+        max_attempts=task.max_retries,
+        backoff_s=task.retry.backoff_s,
+        max_backoff_s=task.retry.max_backoff_s,
+    )
+
+
+# -- what users bring ------------------------------------------------------------------------------------
+
+
+def new_services(settings: Settings) -> list[Service]:
+    """The services that `services` brings, in their order."""
+    return [cast("Service", resolve("services", path)()) for path in settings.services]
+
+
+def resolve(setting: str, path: str, known: Any = ()) -> Callable[..., Any]:
+    """What stands at an import path; a clear error if it is none, or leads nowhere."""
+    names = f"{', '.join(known)}, or " if known else ""
+    if ":" not in path:
+        raise InvalidSettingError(setting, path, f"must be {names}an import path such as module:attribute")
+    try:
+        found: Callable[..., Any] = resolve_name(path)
+    except Exception as error:
+        raise InvalidSettingError(setting, path, f"cannot be imported: {error!r}") from error
+    if not callable(found):
+        raise InvalidSettingError(setting, path, "must be something that can be called to make one")
+    return found

@@ -3,15 +3,32 @@
 A handler does not write. It returns effects, and the memory store applies them in the step that settles the
 message, so that a message which runs twice changes memory once. The tenant is never part of an effect: it
 is the message's own, so no handler can write into another user's memory.
+
+An effect that changes an existing item carries the version that the handler has read. If the item has another
+version by the time the effect is applied, nothing of the message is applied and the message runs again.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
-__all__ = ["Effect", "Remember", "Source"]
+__all__ = [
+    "Delete",
+    "Effect",
+    "Link",
+    "Move",
+    "Relation",
+    "Remember",
+    "Revise",
+    "Source",
+    "Supersede",
+    "Touch",
+]
+
+Relation = Literal["derived_from", "supersedes", "about", "next"]
+"""How one memory item is linked to another."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +41,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     info: dict[str, Any] | None = None
 
 
-class Remember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="remember"):
-    """Keep one new memory item. Applying it again with the same id changes nothing."""
+class _Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What all kinds have in common: they are tagged by their kind, in small letters."""
+
+
+class Remember(_Effect, frozen=True, kw_only=True, tag="remember"):
+    """Keep one new memory item. Applying it again with the same id changes nothing.
+
+    The id of a deleted item stays deleted: remembering it again writes nothing.
+    """
 
     memory_id: str
     """Derive it from the message (`derived_id`), so that a repeated run names the same memory."""
@@ -38,5 +62,59 @@ class Remember(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     sources: tuple[Source, ...] = ()
 
 
-Effect = Remember
-"""Every kind of effect; a tagged union once there is more than one."""
+class Revise(_Effect, frozen=True, kw_only=True, tag="revise"):
+    """Change an item in place; what is None stays as it is."""
+
+    memory_id: str
+    version: int
+    """The version that the handler has read."""
+    text: str | None = None
+    kind: str | None = None
+    tags: tuple[str, ...] | None = None
+    info: dict[str, Any] | None = None
+    sources: tuple[Source, ...] | None = None
+
+
+class Supersede(_Effect, frozen=True, kw_only=True, tag="supersede"):
+    """Let another item take the place of an item, which stays in history and is no longer found.
+
+    The successor must exist, or be remembered by an earlier effect of the same message.
+    """
+
+    memory_id: str
+    version: int
+    successor: str
+
+
+class Move(_Effect, frozen=True, kw_only=True, tag="move"):
+    """Move an item to another tier."""
+
+    memory_id: str
+    version: int
+    tier: str
+
+
+class Touch(_Effect, frozen=True, kw_only=True, tag="touch"):
+    """Count one access to an item. An item that is gone is passed over."""
+
+    memory_id: str
+
+
+class Link(_Effect, frozen=True, kw_only=True, tag="link"):
+    """Link one item to another. The same link a second time changes nothing."""
+
+    source_id: str
+    relation: Relation
+    target_id: str
+
+
+class Delete(_Effect, frozen=True, kw_only=True, tag="delete"):
+    """Remove an item, its words and its links; its id is never written again."""
+
+    memory_id: str
+    version: int
+
+
+Effect = Remember | Revise | Supersede | Move | Touch | Link | Delete
+"""Every kind of effect. A new kind joins here, and gets its writer in each store's table of writers."""
+KINDS: tuple[type, ...] = get_args(Effect)

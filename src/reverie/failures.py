@@ -11,6 +11,7 @@ from enum import StrEnum
 from reverie.errors import ReverieError
 
 __all__ = [
+    "ERRORS",
     "BudgetError",
     "CredentialsError",
     "FailureKind",
@@ -98,3 +99,18 @@ class InvalidWorkError(WorkError):
     """No retry will help: the message is buried at once."""
 
     kind = FailureKind.INVALID
+
+
+ERRORS: dict[FailureKind, type[WorkError]] = {
+    error.kind: error
+    for error in (
+        TransientError,
+        RateLimitedError,
+        QuotaError,
+        CredentialsError,
+        BudgetError,
+        InvalidWorkError,
+        WorkError,
+    )
+}
+"""The error that stands for each class of failure."""

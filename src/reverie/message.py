@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LABEL_LEVELS",
+    "SYSTEM_USER",
     "Key",
     "Lane",
     "Level",
@@ -36,6 +37,10 @@ __all__ = [
     "level_of",
     "new_item_id",
 ]
+
+
+SYSTEM_USER = "_system"
+"""The user of work that belongs to no user. No client can name it: its id is reserved."""
 
 
 class Level(IntEnum):
@@ -150,6 +155,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Runs so far that ended with an outcome."""
     losses: int = 0
     """Claims so far that ended without one."""
+    conflicts: int = 0
+    """Runs in a row whose effects met another version of a memory item than they had read."""
     requeues: int = 0
     """How often a person has sent it back after its end."""
     redis_message_id: str | None = None
@@ -216,17 +223,20 @@ def content_text(content: Any, limits: MessageLimits) -> str:
     return msgspec.json.encode(content).decode()
 
 
-def check_message(message: Message, limits: MessageLimits) -> None:
+def check_message(message: Message, limits: MessageLimits, *, of_system: bool = False) -> None:
     """Refuse a message that no backend should keep; the error names the field and its value.
 
-    Every message comes through here, so what most do not have is passed over first.
+    Every message comes through here, so what most do not have is passed over first. `of_system`: the message
+    follows from work of the system, and may be such work itself.
     """
     if not _has_short_names(message, limits.max_id_bytes):
         for field in (*_REQUIRED, *_OPTIONAL):
             value = getattr(message, field)
             if value is not None or field in _REQUIRED:
                 check_name(field, value, limits)
-    if message.user_id[0] == "_" or message.mem_cube_id[0] == "_":
+    if (message.user_id[0] == "_" or message.mem_cube_id[0] == "_") and not (
+        of_system and message.user_id == message.mem_cube_id == SYSTEM_USER
+    ):
         field = "user_id" if message.user_id[0] == "_" else "mem_cube_id"
         raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
     _check_content(message.content, limits)
@@ -319,14 +329,15 @@ def _check_content(content: object, limits: MessageLimits) -> None:
     if size > limits.max_content_bytes:
         reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
         raise InvalidMessageError("content", content, reason)
-    if _is_too_deep(content, limits.max_json_depth):
+    brackets = content.count("[") + content.count("{")
+    if brackets > limits.max_json_depth and _is_too_deep(content, limits.max_json_depth):
         reason = f"is JSON nested more than {limits.max_json_depth} deep"
         raise InvalidMessageError("content", content, reason)
 
 
 def _is_too_deep(content: str, depth: int) -> bool:
     """Whether a text is JSON that is nested too deeply; other text may have any brackets."""
-    if content.count("[") + content.count("{") <= depth or content.lstrip()[:1] not in {"[", "{"}:
+    if content.lstrip()[:1] not in {"[", "{"}:
         return False
     try:
         return _depth_exceeds(msgspec.json.decode(content), depth)

@@ -23,6 +23,7 @@ from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
 from reverie.observe.settings import AlertSettings, EventSettings
+from reverie.storage.location import sqlite_path
 from reverie.triggers.settings import TriggerSettings
 
 if TYPE_CHECKING:
@@ -106,6 +107,10 @@ class Settings(Section):
     events: EventSettings = Field(default_factory=EventSettings)
     alerts: AlertSettings = Field(default_factory=AlertSettings)
     scheduler: TriggerSettings = Field(default_factory=TriggerSettings)
+    services: list[str] = Field(
+        [],
+        description="module:factory of services of yours, called without arguments; they run with the worker",
+    )
     labels: dict[str, LabelSettings] = Field(
         default_factory=dict, description="how the messages of a label are run"
     )
@@ -130,10 +135,10 @@ class Settings(Section):
         """Where captured messages wait while the backend is away; each queue has a folder of its own."""
         if self.spool.dir is not None:
             folder = self.spool.dir
-        elif self.queue_url == self._default_url:
-            folder = self.data_dir / "spool"
         elif self.queue_url.startswith("sqlite:///"):
-            folder = Path(self.queue_url.removeprefix("sqlite:///") + "-spool")
+            path = sqlite_path(self.queue_url)
+            is_default = path == sqlite_path(self._default_url)
+            folder = self.data_dir / "spool" if is_default else Path(f"{path}-spool")
         else:
             place = urlsplit(self.queue_url)
             name = f"{place.hostname}:{place.port}{place.path}#{self.queue.redis_prefix}"

@@ -106,7 +106,7 @@ def new_bench(
             def __init__(self, path: str, durability: Any, **given: Any) -> None:
                 super().__init__(path, durability, **{**given, **options})
 
-        monkeypatch.setattr("reverie.runtime.Database", Configured)
+        monkeypatch.setattr("reverie.assembly.Database", Configured)
         settings = load_settings(data_dir=path.parent, queue={"url": f"sqlite:///{path}"})
         bench = Bench(path, Scheduler(settings=settings))
 

@@ -44,4 +44,4 @@ def all_names(folder: Path) -> set[str]:
 def ingester_of(scheduler: AsyncScheduler, folder: Path) -> SpoolIngester:
     """One that looks only when it is told, and takes files of up to 100,000 bytes."""
     reader = SpoolReader(str(folder), scheduler.runtime.limits, 100_000)
-    return SpoolIngester(reader, scheduler.runtime._submit, look_s=3600)
+    return SpoolIngester(reader, scheduler.runtime.intake.submit, look_s=3600)

@@ -207,7 +207,7 @@ def test_spools_while_the_server_is_away(redis_url: str, tmp_path: Path, away_ur
         answers = [scheduler.capture("spool_note", user_id="ann", content=n) for n in range(3)]
     assert [answer.status for answer in answers] == ["spooled"] * 3
     assert len(waiting(settings.spool_dir)) == 3
-    assert scheduler.runtime.ingester is None
+    assert not scheduler.runtime.does("ingest")
     ran: list[str] = []
     more = threading.Semaphore(0)
 
@@ -290,11 +290,11 @@ def test_nothing_works(tmp_path: Path, away_url: str) -> None:
 async def test_a_queue_in_memory_has_no_spool(tmp_path: Path) -> None:
     settings = load_settings(data_dir=tmp_path, queue={"url": "memory://"})
     async with AsyncScheduler(settings=settings) as scheduler:
-        assert scheduler.runtime.ingester is None
+        assert not scheduler.runtime.does("ingest")
         assert (await scheduler.capture("note", user_id="ann")).status == "accepted"
 
 
 async def _take(messages, got: list[Message], scheduler: AsyncScheduler):
-    answers = await scheduler.runtime._submit(messages)
+    answers = await scheduler.runtime.intake.submit(messages)
     got.extend(messages)
     return answers

@@ -212,9 +212,9 @@ def test_the_orchestrator_decides_the_level(scheduler: Scheduler) -> None:
     scheduler.orchestrator.tasks_priorities["work"] = 1
     order = []
     scheduler.handler("work")(lambda message: order.append("work"))
-    assert scheduler.runtime.prepare([Message(user_id="a", label="work")])[0].level == 1
-    assert scheduler.runtime.prepare([Message(user_id="a", label="unknown")])[0].level == 3
-    assert scheduler.runtime.prepare([Message(user_id="a", label="add")])[0].level == 1
+    assert scheduler.runtime.intake._prepare([Message(user_id="a", label="work")])[0].level == 1
+    assert scheduler.runtime.intake._prepare([Message(user_id="a", label="unknown")])[0].level == 3
+    assert scheduler.runtime.intake._prepare([Message(user_id="a", label="add")])[0].level == 1
 
 
 def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> None:

@@ -289,6 +289,6 @@ def test_no_content_stops_the_ingester_and_none_is_lost(files: list[bytes]) -> N
 
 
 async def _take(messages, got: list[Message], scheduler: AsyncScheduler):
-    answers = await scheduler.runtime._submit(messages)
+    answers = await scheduler.runtime.intake.submit(messages)
     got.extend(messages)
     return answers

@@ -80,7 +80,7 @@ async def test_without_a_worker_it_watches_all_the_same(client, scheduler) -> No
 async def test_ready_names_what_it_depends_on(client, scheduler) -> None:
     response = await client.get("/ready")
     names = [one["name"] for one in response.json()["dependencies"]]
-    assert names == ["queue", "memory"] + ["disk", "spool"] * bool(scheduler.runtime.databases)
+    assert names == ["queue", "memory"] + ["disk", "spool"] * bool(scheduler.runtime.databases.files)
     assert response.status_code == 200
     assert response.json()["ready"] is True
 

@@ -15,13 +15,14 @@ import pytest
 import uvloop
 
 from reverie import Message, Scheduler
+from reverie.assembly import new_place
 from reverie.backends.moves import Claim, Status
 from reverie.dispatch import processes
 from reverie.dispatch.answers import Failed
 from reverie.dispatch.child_process import ChildProcess
 from reverie.dispatch.context import Context
-from reverie.dispatch.local_executor import Batch
-from reverie.dispatch.placement import Executors
+from reverie.dispatch.interface import Batch
+from reverie.dispatch.placement import Placement
 from reverie.dispatch.processes import ProcessExecutor
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
@@ -354,7 +355,7 @@ def test_no_process_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
 
 
 async def test_a_message_with_losses_runs_in_isolation(started) -> None:
-    executors = Executors(max_abandoned=1, on_too_many=lambda: None, on_fewer=lambda: None)
+    executors = Placement(new_place, max_abandoned=1, on_too_many=lambda: None, on_fewer=lambda: None)
     of = Registry().add("work", cpu_handlers.work)
     try:
         ((local,), (isolated,), (again,)) = [

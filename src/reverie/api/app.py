@@ -48,8 +48,7 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
         if run_worker:
             await scheduler.start()
         else:
-            await scheduler.start_background_monitor()
-            await scheduler.runtime.ingest()
+            await scheduler.runtime.start({"ingest", "watch"})
         scheduler.runtime.measure()
         yield
         await scheduler.stop()

@@ -1,4 +1,4 @@
-"""Capturing a chat: what was said is kept for memory, and the user's activity is noted."""
+"""Capturing a chat: what was said is kept for memory, and the activity of its user is noted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from fastapi.responses import JSONResponse
 
 from reverie.api.envelope import answer
 from reverie.api.models import PushRequest
-from reverie.base.logs import get_logger
 from reverie.capture.intake import add_message
-from reverie.errors import ReverieError
 from reverie.message import check_name, new_item_id
 
 if TYPE_CHECKING:
@@ -19,12 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["push_routes"]
 
-log = get_logger(__name__)
-
 DEFAULT_USER = "default"
 """Whose a message is that names no user."""
-COMPRESSION = "memory_compression"
-"""The timed task that follows a user's activity."""
 
 
 def push_routes(scheduler: AsyncScheduler) -> APIRouter:
@@ -51,34 +45,17 @@ def push_routes(scheduler: AsyncScheduler) -> APIRouter:
             session_id=request.session_id,
             info=info,
         )
-        (receipt,) = await scheduler.submit_messages([message])
-        if receipt.status == "conflict":
+        pushed = await runtime.intake.push(message, spools=runtime.settings.spool.submits)
+        if pushed.receipt.status == "conflict":
             return answer(None, f"item_id {request.item_id!r} is taken by another message of this user", 409)
-        scheduled, why = await _note_activity(scheduler, user_id, **info)
         return JSONResponse(
             {
                 "status": "success",
                 "item_id": message.item_id,
-                "message_status": receipt.status,
-                "scheduled": scheduled,
-                **({"not_noted": why} if why else {}),
+                "message_status": pushed.receipt.status,
+                "scheduled": pushed.scheduled,
+                **({"not_noted": pushed.not_noted} if pushed.not_noted else {}),
             }
         )
 
     return routes
-
-
-async def _note_activity(
-    scheduler: AsyncScheduler, user_id: str, device_id: str, agent_id: str
-) -> tuple[bool, str | None]:
-    """Whether a run was scheduled; and why the activity could not be noted, if that is so.
-
-    The message is kept already: to refuse the request now would make its sender send it again.
-    """
-    if not scheduler.runtime.triggers.enabled:
-        return False, None
-    try:
-        return await scheduler.schedule_user_task(COMPRESSION, user_id, device_id, agent_id), None
-    except ReverieError as error:
-        log.warning("push.activity_not_noted", task_type=COMPRESSION, error=str(error))
-        return False, str(error)

@@ -34,9 +34,9 @@ async def check_dependencies(runtime: Runtime, *, with_worker: bool) -> list[Dep
     checks: dict[str, Awaitable[str | None]] = {"queue": _queue(runtime), "memory": _memory(runtime)}
     if with_worker:
         checks["worker"] = _worker(runtime)
-    if runtime.databases:
+    if runtime.databases.files:
         checks["disk"] = _disk(runtime)
-    if runtime.ingester is not None:
+    if runtime.does("ingest"):
         checks["spool"] = asyncio.to_thread(runtime.spool.check)
     return list(await asyncio.gather(*(_try(name, check) for name, check in checks.items())))
 
@@ -72,5 +72,5 @@ async def _worker(runtime: Runtime) -> str | None:
 
 
 async def _disk(runtime: Runtime) -> None:
-    for database in runtime.databases:
+    for database in runtime.databases.files:
         await database.check_disk()

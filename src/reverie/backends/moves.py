@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,6 +11,7 @@ from reverie.effect import Effect
 from reverie.message import Key, Lane, Message
 
 __all__ = [
+    "OF_MEMORY",
     "Accepted",
     "Advance",
     "Claim",
@@ -28,6 +29,10 @@ __all__ = [
     "Submitted",
     "Want",
 ]
+
+
+OF_MEMORY = "memory:"
+"""Begins the names of memos whose step has read memory: a run after a conflict must not build on them."""
 
 
 class Status(StrEnum):
@@ -217,15 +222,21 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     effects: tuple[Effect, ...] = ()
     """Applied in the same step by a queue whose `applies_effects` is true; others must be given none."""
+    prepared: Any = None
+    """What the store has prepared for the effects; see `EffectStore.prepare`."""
     follow_ups: tuple[Message, ...] = ()
+    conflict: bool = False
+    """With RELEASE: the effects met another version of an item than the handler had read. The message is
+    handed back at once, no attempt used, and one conflict is counted."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to one settlement."""
 
-    state: Literal["applied", "stale", "rejected"]
-    """stale: the claim is no longer this worker's. rejected: its effects could not be applied; nothing
-    of this settlement took hold and the claim still stands."""
+    state: Literal["applied", "stale", "conflict", "rejected"]
+    """stale: the claim is no longer this worker's. conflict: its effects met another version of an item, or
+    an earlier settlement of its lane did. rejected: its effects could not be applied. After a conflict or a
+    rejection nothing of this settlement took hold and the claim still stands."""
     error: str | None = None
 
 

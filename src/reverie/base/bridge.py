@@ -13,7 +13,7 @@ from reverie.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["Bridge", "blocking", "run_here"]
+__all__ = ["Bridge", "blocking", "run_here", "submitting"]
 
 P = ParamSpec("P")
 LAST_WAIT_S = 5.0
@@ -106,6 +106,30 @@ def blocking(
     def call(self: _Blocking, /, *args: P.args, **kwargs: P.kwargs) -> R:
         bound = getattr(self._inner, method.__name__)  # by name, so that a subclass may refine it
         answer: R = self._bridge.run(bound(*args, **kwargs))
+        return answer
+
+    return functools.update_wrapper(call, method)
+
+
+class _Submitting(_Blocking, Protocol):
+    """A face some of whose calls may run on the calling thread."""
+
+    def _direct(self) -> Any:
+        """The async face whose calls never wait for an event loop; None while that is not possible."""
+        ...
+
+
+def submitting(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The blocking form of an async method that submits: on this thread where the backend allows it."""
+    by_bridge = blocking(method)
+
+    def call(self: _Submitting, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        direct = self._direct()
+        if direct is None:
+            return by_bridge(self, *args, **kwargs)
+        answer: R = run_here(getattr(direct, method.__name__)(*args, **kwargs))
         return answer
 
     return functools.update_wrapper(call, method)

@@ -59,7 +59,7 @@ class LoopService:
     async def start(self) -> None:
         """See `Service.start`."""
         if self._task is None:
-            self._stopping.clear()
+            self._stopping = asyncio.Event()  # the last start may have been on another event loop
             self._task = asyncio.create_task(self._loop(), name=f"reverie-{self.name}")
 
     async def stop(self, grace_s: float) -> None:

@@ -1,17 +1,35 @@
-"""Turning what an agent hands over into the message that will be kept."""
+"""The intake: the one way in for messages from outside, whoever brings them.
+
+HTTP, Python, the shell and the spool all hand their messages over here. The intake checks them, gives them to
+the queue (or keeps them on disk while the backend is away), and tells those who must know.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reverie.errors import InvalidMessageError
-from reverie.message import Message
+import msgspec
+
+from reverie.backends.interface import SubmitsHere
+from reverie.backends.moves import Submitted
+from reverie.base.failpoints import failpoint
+from reverie.errors import BackendUnavailableError, InvalidMessageError
+from reverie.message import Message, check_batch, check_message
+from reverie.observe.tracing import current_trace_id
 from reverie.turn import Turn, write_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-__all__ = ["add_message"]
+    from reverie.backends.interface import Queue
+    from reverie.base.clock import Clock
+    from reverie.capture.spool import Spool
+    from reverie.message import MessageLimits
+    from reverie.observe.recorder import Recorder
+    from reverie.triggers.activity import ActivityNotes
+
+__all__ = ["Intake", "Pushed", "add_message"]
 
 
 def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
@@ -29,3 +47,117 @@ def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
             "messages", [turn.content for turn in turns], "is not valid Unicode text"
         ) from error
     return Message(label="add", content=content, **fields)
+
+
+class Pushed(NamedTuple):
+    """The answer to a push."""
+
+    receipt: Submitted
+    scheduled: bool = False
+    """Whether the activity of its user has scheduled a run of a trigger."""
+    not_noted: str | None = None
+    """Why the activity could not be noted, if it could not."""
+
+
+class Intake:
+    """Takes messages in for one process."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        limits: MessageLimits,
+        level_of: Callable[[str], int],
+        clock: Clock,
+        spool: Spool,
+        recorder: Recorder,
+        activity: ActivityNotes,
+        open_: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`open_` connects what must be connected, if it is not; `activity` hears of new memories."""
+        self._queue = queue
+        self._direct = queue if isinstance(queue, SubmitsHere) else None
+        self._limits = limits
+        self._level_of = level_of
+        self._clock = clock
+        self._spool = spool
+        self._recorder = recorder
+        self._activity = activity
+        self._open = open_
+
+    @property
+    def takes_from_threads(self) -> bool:
+        """Whether the queue takes messages from threads without an event loop."""
+        return self._direct is not None
+
+    async def submit(
+        self, messages: Sequence[Message], *, spools: bool = False, notes: bool = True
+    ) -> list[Submitted]:
+        """Hand messages over; all are kept, or (one is refused) none.
+
+        With `spools` they wait on disk if the backend is away, and are answered `spooled`. With `notes` the
+        activity of their users is noted behind the answer.
+        """
+        prepared, at = self._prepare(messages), self._clock.now()
+        failpoint("before_accept")
+        try:
+            await self._open()
+            answers = (await self._queue.submit(prepared)).answers
+        except BackendUnavailableError:
+            if not spools:
+                raise
+            await asyncio.to_thread(self._keep, messages)
+            return [Submitted(message.item_id, "spooled") for message in messages]
+        self._accepted(prepared, answers, at, notes=notes)
+        return answers
+
+    async def push(self, message: Message, *, spools: bool = False) -> Pushed:
+        """Hand over what was said in a chat, and note the activity of its user before this answers."""
+        (receipt,) = await self.submit([message], spools=spools, notes=False)
+        if receipt.status != "accepted":
+            return Pushed(receipt)
+        return Pushed(receipt, *await self._activity.note_now(message))
+
+    async def submit_directly(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
+        """The same on the calling thread, which may block: this never waits for an event loop."""
+        assert self._direct is not None
+        prepared, at = self._prepare(messages), self._clock.now()
+        failpoint("before_accept")
+        try:
+            answers = self._direct.submit_here(prepared).answers
+        except BackendUnavailableError:
+            if not spools:
+                raise
+            self._keep(messages)
+            return [Submitted(message.item_id, "spooled") for message in messages]
+        self._accepted(prepared, answers, at, notes=True)
+        return answers
+
+    def _prepare(self, messages: Sequence[Message]) -> list[Message]:
+        """Check messages, and give each the level of its label and the trace it belongs to."""
+        for message in messages:
+            check_message(message, self._limits)
+        check_batch(messages)
+        trace_id = current_trace_id.get()
+        levels = {label: self._level_of(label) for label in {message.label for message in messages}}
+        return [
+            msgspec.structs.replace(
+                message, level=levels[message.label], trace_id=message.trace_id or trace_id
+            )
+            for message in messages
+        ]
+
+    def _accepted(
+        self, messages: Sequence[Message], answers: Sequence[Submitted], at: int, *, notes: bool
+    ) -> None:
+        failpoint("after_accept")
+        self._recorder.accepted(messages, answers, at)
+        if notes:
+            self._activity.note(messages, answers)
+
+    def _keep(self, messages: Sequence[Message]) -> None:
+        """Let messages wait on disk, in their order; when this returns all of them are there."""
+        trace_id = current_trace_id.get()
+        for message in messages:
+            fields = msgspec.to_builtins(message)
+            self._spool.write(fields | {"trace_id": message.trace_id or trace_id})

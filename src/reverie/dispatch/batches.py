@@ -47,17 +47,8 @@ class Pace:
             latest if self._seconds is None else self._seconds + SMOOTHING * (latest - self._seconds)
         )
 
-    @property
-    def per_slot(self) -> int:
-        """How many messages a slot takes; one as long as nothing is known."""
-        return min(MOST_PER_SLOT, self._fit(SLICE_S))
-
-    @property
-    def worth_a_slot(self) -> int:
-        """How many messages are worth a slot of their own, if there is one for them already."""
-        return self._fit(WORTH_S)
-
-    def _fit(self, seconds: float) -> int:
+    def fit(self, seconds: float) -> int:
+        """How many messages the handler works off in so many seconds; one as long as nothing is known."""
         return 1 if self._seconds is None else max(1, int(seconds / max(self._seconds, 1e-9)))
 
 
@@ -65,7 +56,8 @@ def want_of(
     handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_ms: int, level: int = 3
 ) -> Want:
     """What `free` slots of a handler have room for."""
-    per_slot = handler.batch if handler.is_batch else pace.per_slot
+    per_slot = handler.batch if handler.is_batch else min(MOST_PER_SLOT, pace.fit(SLICE_S))
+    min_idle_ms = max(0, int(min_idle_ms))
     return Want(
         slots=max(1, min(free, MOST_TOGETHER // per_slot)),
         per_slot=per_slot,
@@ -85,7 +77,7 @@ def form_batches(handler: Handler, claims: Sequence[Claim], free: int, pace: Pac
         return [list(claims)]
     lost = [[claim] for claim in claims if claim.message.losses]
     others = [claim for claim in claims if not claim.message.losses] if lost else claims
-    bins = max(1, min(free - len(lost), math.ceil(len(others) / pace.worth_a_slot)))
+    bins = max(1, min(free - len(lost), math.ceil(len(others) / pace.fit(WORTH_S))))
     return lost + _split(handler, others, bins)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from reverie.backends.interface import SharedState
-    from reverie.dispatch.local_executor import Batch
+    from reverie.dispatch.interface import Batch
     from reverie.dispatch.middleware import Outcomes, Proceed
     from reverie.dispatch.pauses import Pauses
     from reverie.dispatch.registry import Handler
@@ -70,8 +70,11 @@ class Breaker:
 
     async def __call__(self, batch: Batch, proceed: Proceed) -> Outcomes:
         """Run what no pause holds back."""
-        if not self._pauses.any_of(batch.label):
-            return await self._heed(batch, await proceed(batch), {})
+        if batch.label not in self._pauses.labels:
+            all_outcomes = await proceed(batch)
+            if any(isinstance(outcome, Failed) for outcome in all_outcomes):
+                return await self._heed(batch, all_outcomes, {})
+            return all_outcomes
         held, probes = await self._sift(batch)
         running = [index for index in range(len(batch.claims)) if index not in held]
         part = replace(batch, claims=[batch.claims[index] for index in running])
@@ -123,8 +126,6 @@ class Breaker:
 
     async def _heed(self, batch: Batch, outcomes: Outcomes, probes: dict[Key, _Probe]) -> Outcomes:
         """Report what the outcomes say of credentials; those that were refused become a wait."""
-        if not probes and not any(isinstance(outcome, Failed) for outcome in outcomes):
-            return outcomes
         waits: dict[str, int] = {}
         heeded = list(outcomes)
         for index, (message, outcome) in enumerate(zip(batch.messages, outcomes, strict=True)):

@@ -1,16 +1,20 @@
 """The other side of `processes.py`: what runs in a process that calls handlers.
 
-The rules of a batch are those of every other place (`executor._Call`); this only reports how far it has come,
-so that the worker knows which message was being run if this process dies.
+The rules of a batch are those of every other place (`local_executor.Call`); this only reports each step, so
+that the worker knows which message was being run if this process dies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import itertools
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 from functools import cache, partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -18,34 +22,132 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.dispatch.child_process import die_with_parent
-from reverie.dispatch.child_protocol import HEADER, Answered, Began, Ended, Taken, Task, frame, pack
+from reverie.dispatch.child_protocol import (
+    HEADER,
+    Answered,
+    Asked,
+    Began,
+    Cancelled,
+    Ended,
+    Order,
+    Reply,
+    Taken,
+    Task,
+    frame,
+    pack,
+)
 from reverie.dispatch.context import Context
-from reverie.dispatch.local_executor import Batch, _Call
+from reverie.dispatch.interface import Batch
+from reverie.dispatch.local_executor import Call
 from reverie.dispatch.registry import Handler
+from reverie.failures import ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from io import BufferedIOBase
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from reverie.backends.moves import Claim
     from reverie.dispatch.child_protocol import Report
+    from reverie.dispatch.requests import Request
+    from reverie.message import Key
 
 __all__ = ["main"]
 
+CHUNK = 65_536
 
-class _ReportingCall(_Call):
+
+class ChildLine:
+    """The connection to the worker, as a handler in this process uses it. See `context.Line`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._unread = bytearray()
+        self._reading = threading.Lock()
+        """Held by whoever reads; a handler may ask from several threads."""
+        self._writing = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._cancelled: set[Key] = set()
+
+    def report(self, value: Report) -> None:
+        """Send one report."""
+        with self._writing:
+            self._connection.sendall(frame(value))
+
+    def tasks(self) -> Iterator[Task]:
+        """Tasks, one after the other, until the worker closes the connection."""
+        while (order := self._read(wait=True)) is not None:
+            if isinstance(order, Task):
+                self._cancelled.clear()
+                yield order
+
+    async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
+        """See `Line.ask`."""
+        return await asyncio.to_thread(self.ask_and_wait, request, claims)
+
+    def ask_and_wait(self, request: Request, _: Collection[Claim]) -> Any:
+        """See `Line.ask_and_wait`."""
+        with self._reading:
+            number = next(self._numbers)
+            self.report(Asked(number, request))
+            while True:
+                order = self._read(wait=True)
+                if order is None:
+                    raise ConnectionError("the worker has gone")
+                if isinstance(order, Reply) and order.number == number:
+                    break
+                self._heed(order)
+        if order.failure is not None:
+            failure = order.failure
+            raise ERRORS[failure.kind](
+                order.reason, retry_after=failure.retry_after_s, credential=failure.credential
+            )
+        return msgspec.json.decode(order.value, type=request.answer)
+
+    def is_cancelled(self, key: Key) -> bool:
+        """See `Line.is_cancelled`. Hears what the worker has sent meanwhile."""
+        if self._reading.acquire(blocking=False):
+            try:
+                while (order := self._read(wait=False)) is not None:
+                    self._heed(order)
+            finally:
+                self._reading.release()
+        return key in self._cancelled
+
+    def _heed(self, order: Order) -> None:
+        if isinstance(order, Cancelled):
+            self._cancelled.update(order.keys)
+
+    def _read(self, *, wait: bool) -> Order | None:
+        """The next order; None if there is none yet (without `wait`), or the worker has gone."""
+        while True:
+            if len(self._unread) >= HEADER.size:
+                size = HEADER.size + HEADER.unpack_from(self._unread)[0]
+                if len(self._unread) >= size:
+                    body = bytes(self._unread[HEADER.size : size])
+                    del self._unread[:size]
+                    order: Order = msgspec.json.decode(body, type=Order)
+                    return order
+            if not wait and not select.select([self._connection], [], [], 0)[0]:
+                return None
+            data = self._connection.recv(CHUNK)
+            if not data:
+                return None
+            self._unread += data
+
+
+class _ReportingCall(Call):
     """A batch that tells the worker of each step before and after it is taken."""
 
-    def __init__(self, batch: Batch, context: Context, report: Callable[[Report], None]) -> None:
-        super().__init__(batch, context, context.timeout_s)
-        self._report = report
+    def __init__(self, batch: Batch, context: Context, line: ChildLine) -> None:
+        super().__init__(batch, context, context.timeout_s, None)
+        self._line = line
 
-    def _arguments(self, indexes: Sequence[int]) -> tuple[Any, ...]:
-        self._report(Began(list(indexes)))
-        return super()._arguments(indexes)
+    def _arguments(self, indexes: Sequence[int], *, is_async: bool) -> tuple[Any, ...]:
+        self._line.report(Began(list(indexes)))
+        return super()._arguments(indexes, is_async=is_async)
 
     def _record(self, indexes: Sequence[int], answer: Any) -> None:
         super()._record(indexes, answer)
-        self._report(Answered({index: pack(self.outcomes[index]) for index in indexes}))
+        self._line.report(Answered({index: pack(self.outcomes[index]) for index in indexes}))
 
 
 def main() -> None:
@@ -55,15 +157,12 @@ def main() -> None:
     _leave_stopping_to_the_worker()
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
-
-    def report(value: Report) -> None:
-        connection.sendall(frame(value))
-
-    for task in _tasks(connection.makefile("rb")):
-        report(Taken())
-        _run(task, report)
+    line = ChildLine(connection)
+    for task in line.tasks():
+        line.report(Taken())
+        _run(task, line)
         sys.stdout.flush()  # it may be killed before it has a chance to
-        report(Ended())
+        line.report(Ended())
 
 
 def _leave_stopping_to_the_worker() -> None:
@@ -73,16 +172,12 @@ def _leave_stopping_to_the_worker() -> None:
         os.register_at_fork(after_in_child=partial(signal.signal, number, usual))
 
 
-def _tasks(stream: BufferedIOBase) -> Iterator[Task]:
-    while len(header := stream.read(HEADER.size)) == HEADER.size:
-        yield msgspec.json.decode(stream.read(HEADER.unpack(header)[0]), type=Task)
-
-
-def _run(task: Task, report: Callable[[Report], None]) -> None:
-    handler = Handler(function=_function(task.import_path), **task.handler)
-    batch = Batch(0, handler, task.claims)
-    call = _ReportingCall(batch, Context(worker=task.worker, timeout_s=task.timeout_s), report)
-    if handler.is_async:
+def _run(task: Task, line: ChildLine) -> None:
+    function = _function(task.import_path)
+    handler = Handler(function=function, **task.handler)
+    context = Context(worker=task.worker, timeout_s=task.timeout_s, line=line)
+    call = _ReportingCall(Batch(0, handler, task.claims), context, line)
+    if inspect.iscoroutinefunction(function):
         asyncio.run(call.run_async())
     else:
         call.run_sync()

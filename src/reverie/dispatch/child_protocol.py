@@ -1,4 +1,8 @@
-"""What travels between a worker and the processes that run its handlers: plain values, as JSON in frames."""
+"""What travels between a worker and the processes that run its handlers: plain values, as JSON in frames.
+
+The worker sends tasks, replies and news of cancellations. A process reports each step of its task, and asks
+for what its handler wants of the worker.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import msgspec
 from reverie.backends.moves import Claim
 from reverie.dispatch.answers import Failed
 from reverie.dispatch.classify import Failure
-from reverie.effect import Effect
-from reverie.message import Message
+from reverie.dispatch.requests import Request
+from reverie.effect import KINDS, Effect
+from reverie.message import Key, Message
 from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
 
 if TYPE_CHECKING:
@@ -23,8 +28,12 @@ __all__ = [
     "HEADER",
     "Answer",
     "Answered",
+    "Asked",
     "Began",
+    "Cancelled",
     "Ended",
+    "Order",
+    "Reply",
     "Report",
     "Taken",
     "Task",
@@ -41,7 +50,7 @@ HEADER = struct.Struct(">I")
 FOREVER_S = 1e12
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     """A batch to run."""
 
     import_path: str
@@ -50,6 +59,27 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[Claim]
     worker: str
     timeout_s: float
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
+    """The worker's answer to what a handler has asked."""
+
+    number: int
+    """Of the request."""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
+    """Why there is no answer."""
+    reason: str = ""
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    """Someone wants these messages of the present task cancelled."""
+
+    keys: list[Key]
+
+
+Order = Task | Reply | Cancelled
+"""What the worker sends."""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,11 +109,19 @@ class Answered(msgspec.Struct, frozen=True, tag="answered"):
     answers: dict[int, Answer]
 
 
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """The handler asks something of the worker, and waits for the reply."""
+
+    number: int
+    request: Request
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """The batch is over; the process is free."""
 
 
-Report = Taken | Began | Answered | Ended
+Report = Taken | Began | Answered | Asked | Ended
+"""What a process sends."""
 
 
 def frame(value: msgspec.Struct) -> bytes:
@@ -131,7 +169,7 @@ def _answer(outcome: Outcome) -> Answer:
         case Done():
             effects = tuple(outcome.effects)
             for effect in effects:
-                if not isinstance(effect, Effect):  # a dictionary would pass for one
+                if not isinstance(effect, KINDS):  # a dictionary would pass for one
                     raise TypeError(f"{type(effect).__name__} is no effect")
             return Answer("done", effects=effects, follow_ups=tuple(outcome.follow_ups))
         case Failed():

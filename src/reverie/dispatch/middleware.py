@@ -9,26 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reverie.base.logs import get_logger
-from reverie.dispatch.answers import read_answer
+from reverie.dispatch.answers import OUTCOMES, read_answer
 from reverie.outcome import Died
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reverie.dispatch.batches import Pace
-    from reverie.dispatch.local_executor import Batch
+    from reverie.dispatch.interface import Batch
     from reverie.outcome import Outcome
 
     Outcomes = list[Outcome | None]
     """One for each message of a batch, in their order; None: not run, hand it back."""
     Proceed = Callable[[Batch], Awaitable[Outcomes]]
 
-__all__ = ["Middleware", "chain", "logged", "paced", "read_outcomes"]
+__all__ = ["Middleware", "chain", "debugging", "paced", "read_outcomes"]
 
 log = get_logger(__name__)
+
+KNOWN = (*OUTCOMES, Died)
+"""What an executor answers. Anything else that a middleware answers is read like a handler's answer."""
 
 
 class Middleware(Protocol):
@@ -56,7 +59,7 @@ def _link(middleware: Middleware, proceed: Proceed) -> Proceed:
 async def read_outcomes(batch: Batch, run: Proceed) -> Outcomes:
     """What a chain answers for a batch, whatever it does: a middleware that fails is a failed run."""
     try:
-        answers = list(await run(batch))
+        answers: list[Any] = list(await run(batch))
     except (Exception, asyncio.CancelledError) as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
@@ -66,16 +69,20 @@ async def read_outcomes(batch: Batch, run: Proceed) -> Outcomes:
     if len(answers) != len(batch.claims):
         wrong = f"a middleware answered {len(answers)} outcomes for {len(batch.claims)} messages"
         return [read_answer(TypeError(wrong))] * len(batch.claims)
-    return [a if a is None or isinstance(a, Died) else read_answer(a) for a in answers]
+    return [a if isinstance(a, KNOWN) or a is None else read_answer(a) for a in answers]
+
+
+def debugging() -> list[Middleware]:
+    """The log lines at the start and at the end of a run, if debugging is turned on."""
+    return [logged] if log.isEnabledFor(logging.DEBUG) else []
 
 
 async def logged(batch: Batch, proceed: Proceed) -> Outcomes:
-    """Log lines at the start and at the end of a run, for those who turn on debugging."""
+    """Log the start and the end of a run."""
     log.debug("run.started", label=batch.label, batch=batch.batch_id, messages=len(batch.claims))
     outcomes = await proceed(batch)
-    if log.isEnabledFor(logging.DEBUG):
-        words = ["handed back" if outcome is None else type(outcome).__name__ for outcome in outcomes]
-        log.debug("run.finished", label=batch.label, batch=batch.batch_id, outcomes=words)
+    words = ["handed back" if outcome is None else type(outcome).__name__ for outcome in outcomes]
+    log.debug("run.finished", label=batch.label, batch=batch.batch_id, outcomes=words)
     return outcomes
 
 
@@ -85,7 +92,7 @@ def paced(pace_of: Callable[[str], Pace]) -> Middleware:
     async def observe(batch: Batch, proceed: Proceed) -> Outcomes:
         began = time.monotonic()
         outcomes = await proceed(batch)
-        ran = len([outcome for outcome in outcomes if outcome is not None])
+        ran = len(outcomes) - outcomes.count(None)
         pace_of(batch.label).observe(max(1, ran), time.monotonic() - began)
         return outcomes
 

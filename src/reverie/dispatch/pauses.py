@@ -23,15 +23,15 @@ class Pauses:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._until: dict[str, dict[str, int]] = {}
-        """By label and credential."""
+        self.labels: dict[str, dict[str, int]] = {}
+        """label → credential → end of its pause, for credentials that were refused and not accepted since."""
         self._whole: dict[str, tuple[str, int]] = {}
-        """By label, where it has but the one credential: that and the moment."""
+        """label → (credential, end of the pause), for labels with a single credential."""
 
     def pause(self, handler: Handler, credential: str, wait_ms: int) -> None:
         """Do not use this credential for so long; then one message tries whether it is accepted again."""
         until = self._clock.now() + wait_ms
-        known = self._until.setdefault(handler.label, {})
+        known = self.labels.setdefault(handler.label, {})
         known[credential] = until
         if len(known) > MOST_CREDENTIALS:
             del known[next(iter(known))]
@@ -40,20 +40,16 @@ class Pauses:
 
     def resume(self, handler: Handler, credential: str) -> None:
         """It is accepted again."""
-        known = self._until.get(handler.label, {})
+        known = self.labels.get(handler.label, {})
         known.pop(credential, None)
         if not known:
-            self._until.pop(handler.label, None)
+            self.labels.pop(handler.label, None)
         if credential == handler.credential:
             self._whole.pop(handler.label, None)
 
-    def any_of(self, label: str) -> bool:
-        """Whether a credential of this label was refused and not accepted since."""
-        return label in self._until
-
     def left_ms(self, label: str, credential: str) -> int | None:
         """Milliseconds left of a pause; 0 when it is time to try; None when nothing is wrong."""
-        until = self._until.get(label, {}).get(credential)
+        until = self.labels.get(label, {}).get(credential)
         return None if until is None else max(0, until - self._clock.now())
 
     def narrow(self, handler: Handler, want: Want) -> Want | None:
@@ -62,14 +58,16 @@ class Pauses:
         Of several credentials one may be fine: there each message is looked at when it is claimed.
         """
         credential, until = self._whole.get(handler.label, (None, 0))
-        if credential != handler.credential:
+        if credential is None or credential != handler.credential:
             return want
         if until > self._clock.now():
             return None
         return msgspec.structs.replace(want, slots=1, per_slot=1, quantum=1)
 
     def next_end(self) -> int | None:
-        """When the next pause of a whole label ends; None when none is on."""
+        """When the next pause of a whole label ends; None if there is none."""
+        if not self._whole:
+            return None
         now = self._clock.now()
         return min((until for _, until in self._whole.values() if until > now), default=None)
 

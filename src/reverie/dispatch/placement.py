@@ -1,4 +1,4 @@
-"""Where a batch runs: in this process, in processes of its label, or, after losses, in isolation."""
+"""Placement: which executor runs a batch, by the place of its handler, and in isolation after losses."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from reverie.base.logs import get_logger
 from reverie.dispatch.local_executor import LocalExecutor
 from reverie.dispatch.processes import ProcessExecutor
+from reverie.dispatch.registry import HERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from reverie.dispatch.context import Context
-    from reverie.dispatch.local_executor import Batch, Executor
-    from reverie.dispatch.registry import Handler
+    from reverie.dispatch.interface import Batch, Executor
     from reverie.message import Key
     from reverie.outcome import Outcome
 
-__all__ = ["ISOLATED_AFTER", "Executors", "is_dangerous"]
+__all__ = ["ISOLATED_AFTER", "Placement", "is_dangerous"]
 
 log = get_logger(__name__)
 
@@ -25,59 +25,64 @@ ISOLATED_AFTER = 2
 """Losses after which a message may have killed its worker, and is run where it can kill nobody else."""
 
 
-class Executors:
+class Placement:
     """All places of one worker where handlers run, as one `Executor`."""
 
     def __init__(
-        self, *, max_abandoned: int, on_too_many: Callable[[], None], on_fewer: Callable[[], None]
+        self,
+        new_place: Callable[[str], Executor],
+        *,
+        max_abandoned: int,
+        on_too_many: Callable[[], None],
+        on_fewer: Callable[[], None],
     ) -> None:
-        """Above `max_abandoned` threads that hang no sync handler is accepted; the two hear of a change."""
+        """`new_place` makes the executor of a place outside of this process, when it is first needed.
+
+        Above `max_abandoned` threads that hang, `too_many` is true; the two functions hear of a change.
+        """
+        self._new_place = new_place
         self._max_abandoned = max_abandoned
         self._on_too_many = on_too_many
         self._on_fewer = on_fewer
-        self._too_many = False
-        self._local = LocalExecutor(on_return=self._count)
-        self._cpu = ProcessExecutor()
+        self.too_many = False
+        """Whether so many threads of sync handlers hang that no more are risked."""
+        local = LocalExecutor(on_abandoned=self._count)
+        self._executors: dict[str, Executor] = dict.fromkeys(HERE, local)
         self._isolation = ProcessExecutor(processes=1)
-
-    def accepts(self, handler: Handler) -> bool:
-        """Whether more of this handler may be claimed now."""
-        return not self._too_many or handler.is_async or handler.is_cpu
 
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """See `Executor.run`."""
-        outcomes = await self._place(batch).run(batch, context, timeout_s)
-        self._count()
-        return outcomes
+        place = batch.handler.place
+        executor = self._executors.get(place)
+        if place in HERE and is_suspect(batch) and batch.handler.import_path is not None:
+            executor = self._isolation
+        elif executor is None:
+            executor = self._executors[place] = self._new_place(place)
+        return await executor.run(batch, context, timeout_s)
 
     async def abandon(self, batch_id: int) -> None:
         """See `Executor.abandon`."""
-        for place in (self._local, self._cpu, self._isolation):
-            await place.abandon(batch_id)
+        for executor in self._all():
+            await executor.abandon(batch_id)
 
     def cancel(self, keys: Collection[Key]) -> None:
         """See `Executor.cancel`."""
-        for place in (self._local, self._cpu, self._isolation):
-            place.cancel(keys)
+        for executor in self._all():
+            executor.cancel(keys)
 
     async def close(self) -> None:
         """See `Executor.close`."""
-        for place in (self._local, self._cpu, self._isolation):
-            await place.close()
+        for executor in self._all():
+            await executor.close()
 
-    def _place(self, batch: Batch) -> Executor:
-        if batch.handler.is_cpu:
-            return self._cpu
-        if _is_suspect(batch) and batch.handler.import_path is not None:
-            return self._isolation
-        return self._local
+    def _all(self) -> set[Executor]:
+        return {*self._executors.values(), self._isolation}
 
-    def _count(self) -> None:
-        abandoned = self._local.abandoned
-        if (abandoned > self._max_abandoned) is self._too_many:
+    def _count(self, abandoned: int) -> None:
+        if (abandoned > self._max_abandoned) is self.too_many:
             return
-        self._too_many = not self._too_many
-        if self._too_many:
+        self.too_many = not self.too_many
+        if self.too_many:
             log.error("worker.too_many_abandoned", abandoned=abandoned, max_abandoned=self._max_abandoned)
             self._on_too_many()
         else:
@@ -85,11 +90,12 @@ class Executors:
             self._on_fewer()
 
 
+def is_suspect(batch: Batch) -> bool:
+    """Whether a batch is one message that may have killed its worker before."""
+    return len(batch.claims) == 1 and batch.claims[0].message.losses >= ISOLATED_AFTER
+
+
 def is_dangerous(batch: Batch) -> bool:
     """Whether a batch may kill this process and cannot run in another: it runs with nobody beside it."""
     handler = batch.handler
-    return _is_suspect(batch) and not handler.is_cpu and handler.import_path is None
-
-
-def _is_suspect(batch: Batch) -> bool:
-    return len(batch.claims) == 1 and batch.claims[0].message.losses >= ISOLATED_AFTER
+    return is_suspect(batch) and handler.place in HERE and handler.import_path is None

@@ -11,6 +11,7 @@ import math
 import socket
 import time
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,8 +23,11 @@ from reverie.dispatch.child_process import ChildProcess, describe_exit
 from reverie.dispatch.child_protocol import (
     HEADER,
     Answered,
+    Asked,
     Began,
+    Cancelled,
     Ended,
+    Reply,
     Report,
     Taken,
     Task,
@@ -31,13 +35,15 @@ from reverie.dispatch.child_protocol import (
     handler_fields,
     unpack,
 )
+from reverie.dispatch.classify import classify
+from reverie.errors import ReverieError
 from reverie.outcome import Bury, Cancel, Died, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
-    from reverie.dispatch.context import Context
-    from reverie.dispatch.local_executor import Batch
+    from reverie.dispatch.context import Context, Line
+    from reverie.dispatch.interface import Batch
     from reverie.dispatch.registry import Handler
     from reverie.message import Key
     from reverie.outcome import Outcome
@@ -56,6 +62,18 @@ FAREWELL_S = 2.0
 """How long a process gets to end by itself at a close."""
 
 
+@dataclass(slots=True)
+class _Run:
+    """A batch that runs in a process, or waits for one."""
+
+    task: Task
+    progress: _Progress
+    line: Line | None
+    """Answers what the handler asks."""
+    give_up: asyncio.Event = field(default_factory=asyncio.Event)
+    process: _Process | None = None
+
+
 class ProcessExecutor:
     """Runs batches in processes, by the import path of their handler. See `Executor`."""
 
@@ -63,7 +81,7 @@ class ProcessExecutor:
         """Each label has as many processes as its concurrency; with `processes`, all share so many."""
         self._processes = processes
         self._pools: dict[str, _Pool] = {}
-        self._running: dict[int, tuple[Batch, _Progress, asyncio.Event]] = {}
+        self._running: dict[int, _Run] = {}
 
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """See `Executor.run`."""
@@ -73,8 +91,6 @@ class ProcessExecutor:
             reason = "bug: importing the handler by its name gives something else; is it decorated twice?"
             progress.conclude(Retry(reason=reason), progress.unanswered)
             return progress.answers
-        give_up = asyncio.Event()
-        self._running[batch.batch_id] = (batch, progress, give_up)
         task = Task(
             import_path=import_path,
             handler=handler_fields(batch.handler),
@@ -82,8 +98,9 @@ class ProcessExecutor:
             worker=context.worker,
             timeout_s=timeout_s,
         )
+        run = self._running[batch.batch_id] = _Run(task, progress, context.line)
         try:
-            await self._pool(batch.handler).run(task, progress, give_up)
+            await self._pool(batch.handler).run(run)
         finally:
             del self._running[batch.batch_id]
         return progress.answers
@@ -91,19 +108,22 @@ class ProcessExecutor:
     async def abandon(self, batch_id: int) -> None:
         """See `Executor.abandon`."""
         if batch_id in self._running:
-            self._running[batch_id][2].set()
+            self._running[batch_id].give_up.set()
 
     def cancel(self, keys: Collection[Key]) -> None:
         """See `Executor.cancel`. A process is killed if all that it works on is to be cancelled."""
-        for batch, progress, give_up in self._running.values():
-            if all(claim.key in keys for claim in batch.claims):
-                progress.conclude(Cancel(), progress.unanswered)
-                give_up.set()
+        for run in self._running.values():
+            cancelled = [claim.key for claim in run.task.claims if claim.key in keys]
+            if len(cancelled) == len(run.task.claims):
+                run.progress.conclude(Cancel(), run.progress.unanswered)
+                run.give_up.set()
+            elif cancelled and run.process is not None:
+                run.process.tell(Cancelled(cancelled))
 
     async def close(self) -> None:
         """See `Executor.close`."""
-        for _, _, give_up in self._running.values():
-            give_up.set()
+        for run in self._running.values():
+            run.give_up.set()
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(*(pool.close() for pool in pools))
 
@@ -183,32 +203,32 @@ class _Pool:
         self._idle: list[_Process] = []
         self._closed = False
 
-    async def run(self, task: Task, progress: _Progress, give_up: asyncio.Event) -> None:
+    async def run(self, run: _Run) -> None:
         """Run a task in a process that is free."""
-        async with self._slot(give_up):
-            taken = give_up.is_set()
+        async with self._slot(run.give_up):
+            taken = run.give_up.is_set()
             while self._idle and not taken:  # one may have been killed while it waited
-                taken = await self._try(self._idle.pop(), task, progress, give_up)
+                taken = await self._try(self._idle.pop(), run)
             if not taken:
-                await self._try_new(task, progress, give_up)
+                await self._try_new(run)
         if self._closed:
             await self.close()
 
-    async def _try_new(self, task: Task, progress: _Progress, give_up: asyncio.Event) -> None:
+    async def _try_new(self, run: _Run) -> None:
         try:
-            taken = await self._try(await _Process.start(), task, progress, give_up)
+            taken = await self._try(await _Process.start(), run)
         except OSError as error:
             log.error("process.not_started", error=str(error))  # noqa: TRY400  where it came from is no news
             taken = False
-        if not taken and not give_up.is_set():
+        if not taken and not run.give_up.is_set():
             reason = "no process could be started for it"
-            progress.conclude(Snooze(after=NO_PROCESS_PAUSE_S, reason=reason), progress.unanswered)
+            run.progress.conclude(Snooze(after=NO_PROCESS_PAUSE_S, reason=reason), run.progress.unanswered)
 
-    async def _try(self, process: _Process, task: Task, progress: _Progress, give_up: asyncio.Event) -> bool:
+    async def _try(self, process: _Process, run: _Run) -> bool:
         """Let a process have the task; whether it took it."""
-        if await process.run(task, progress, give_up):
+        if await process.run(run):
             self._idle.append(process)
-        return progress.taken
+        return run.progress.taken
 
     async def close(self) -> None:
         self._closed = True
@@ -255,17 +275,24 @@ class _Process:
             ours.close()
             raise
 
-    async def run(self, task: Task, progress: _Progress, give_up: asyncio.Event) -> bool:
+    def tell(self, order: Cancelled | Reply | Task) -> None:
+        """Send something; one that is gone does not hear it."""
+        if not self._writer.is_closing():
+            self._writer.write(frame(order))
+
+    async def run(self, run: _Run) -> bool:
         """Let it work on a task until that has ended, takes too long, is given up or kills it.
 
         Whether the process can be used again; if not, it is gone when this returns.
         """
+        task, progress = run.task, run.progress
         progress.since = time.monotonic()
-        self._writer.write(frame(task))
-        reading = asyncio.ensure_future(self._read(progress))
+        run.process = self
+        self.tell(task)
+        reading = asyncio.ensure_future(self._read(run))
         waits: list[asyncio.Future[Any]] = [
             reading,
-            asyncio.ensure_future(give_up.wait()),
+            asyncio.ensure_future(run.give_up.wait()),
             asyncio.ensure_future(self._child.wait()),
         ]
         try:
@@ -278,11 +305,12 @@ class _Process:
             if reading.done() and reading.result():
                 return True
         finally:
+            run.process = None
             if not reading.done():
                 self._child.kill_now()
             for wait in waits:
                 wait.cancel()
-        await self._end_badly(task, progress, give_up, reading)
+        await self._end_badly(run, reading)
         return False
 
     async def close(self) -> None:
@@ -292,23 +320,42 @@ class _Process:
         self._child.kill_now()
         await self._child.wait()
 
-    async def _read(self, progress: _Progress) -> bool:
-        """Hear its reports; whether they came to the end of the task."""
+    async def _read(self, run: _Run) -> bool:
+        """Hear its reports and answer what it asks; whether the reports came to the end of the task."""
+        answers: set[asyncio.Task[None]] = set()
         try:
             while True:
                 header = await self._reader.readexactly(HEADER.size)
                 body = await self._reader.readexactly(HEADER.unpack(header)[0])
                 report = msgspec.json.decode(body, type=Report)
-                progress.hear(report)
+                if isinstance(report, Asked):  # no step: the time of the call goes on
+                    answer = asyncio.ensure_future(self._answer(report, run))
+                    answers.add(answer)
+                    answer.add_done_callback(answers.discard)
+                    continue
+                run.progress.hear(report)
                 if isinstance(report, Ended):
                     return True
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
             return False
+        finally:
+            for answer in answers:
+                answer.cancel()
 
-    async def _end_badly(
-        self, task: Task, progress: _Progress, give_up: asyncio.Event, reading: asyncio.Future[bool]
-    ) -> None:
+    async def _answer(self, asked: Asked, run: _Run) -> None:
+        try:
+            if run.line is None:
+                raise ReverieError("this run has no worker to ask")  # noqa: TRY301  told to the handler
+            value = msgspec.json.encode(await run.line.ask(asked.request, run.task.claims))
+            reply = Reply(number=asked.number, value=msgspec.Raw(value))
+        except Exception as error:  # noqa: BLE001  the handler hears of it
+            reason = f"{type(error).__name__}: {error}"
+            reply = Reply(number=asked.number, failure=classify(error), reason=reason)
+        self.tell(reply)
+
+    async def _end_badly(self, run: _Run, reading: asyncio.Future[bool]) -> None:
         """Say what became of the messages that it was working on; then it is gone."""
+        progress = run.progress
         by_itself = self._child.ended or (reading.done() and not reading.cancelled())
         self._child.kill_now()
         code = await self._child.wait()
@@ -318,8 +365,8 @@ class _Process:
             progress.conclude(Died(f"the process that ran it {describe_exit(code)}"), progress.current)
         elif progress.overdue:
             progress.conclude(Bury("deadline"), progress.overdue)
-        elif not give_up.is_set():
-            limit = progress.limit_s(task.timeout_s)
+        elif not run.give_up.is_set():
+            limit = progress.limit_s(run.task.timeout_s)
             what = "one call took longer than" if progress.called else "its process was not ready after"
             progress.conclude(Failed(TIMED_OUT, f"timeout: {what} {limit:g} s"), progress.current)
 
@@ -327,7 +374,8 @@ class _Process:
 def _deadlines(batch: Batch, context: Context) -> list[float]:
     """Until when each message may run, by the monotonic clock."""
     moments = [claim.message.deadline for claim in batch.claims]
-    if context.desk is None or not any(moments):
+    clock = getattr(context.line, "clock", None)
+    if clock is None or not any(moments):
         return [math.inf] * len(moments)
-    now, here = context.desk.clock.now(), time.monotonic()
+    now, here = clock.now(), time.monotonic()
     return [math.inf if moment is None else here + (to_epoch_ms(moment) - now) / 1000 for moment in moments]

@@ -71,11 +71,15 @@ class Producer(LoopService):
 
     async def _turn(self) -> None:
         self._room.clear()
-        pause_ends = self._pauses.next_end()  # known before, lest one ends while the queue is asked
+        pause_ends = self._pauses.next_end()  # read before, because a pause may end while the queue is asked
         request = self._last = msgspec.structs.replace(self._request(), stands=True)
-        if request.wants and self._hand_over(await self._queue.claim(request)):
-            await asyncio.sleep(BEGIN_S)
-            return
+        if request.wants:
+            claims = await self._queue.claim(request)
+            self._hand_over(claims)
+            if claims:
+                await asyncio.sleep(BEGIN_S)
+            if len(claims) >= max(want.messages for want in request.wants.values()):
+                return  # there is surely more; else the wait says whether there is
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:
             waits.append(self._wait_for_work(tuple(request.wants)))
@@ -85,12 +89,13 @@ class Producer(LoopService):
 
     async def _wait_for_work(self, labels: Sequence[str]) -> None:
         self._waiting = asyncio.current_task()
-        if self._hand_over(await self._queue.wait(labels, None)):
+        claims = await self._queue.wait(labels, None)
+        self._hand_over(claims)
+        if claims:
             await asyncio.sleep(BEGIN_S)
 
-    def _hand_over(self, claims: Sequence[Claim]) -> bool:
-        """Give the worker what was claimed; whether that is anything."""
+    def _hand_over(self, claims: Sequence[Claim]) -> None:
+        """Give the worker what was claimed."""
         if claims:
             failpoint("after_claim")
             self._take(claims)
-        return bool(claims)

@@ -28,9 +28,8 @@ class Handler:
 
     label: str
     function: Callable[..., Any]
-    is_async: bool
-    is_cpu: bool
-    """Whether it runs in processes of its own."""
+    place: str
+    """Where it runs: `loop`, `thread`, `process`, or the import path of another place."""
     is_batch: bool
     wants_context: bool
     ordered: bool
@@ -50,6 +49,8 @@ class Handler:
         return path if path is not None and _find(path) is self.function else None
 
 
+HERE = frozenset({"loop", "thread"})
+"""Places inside of the worker's own process."""
 LEVELS = frozenset(map(int, Level))
 
 
@@ -69,22 +70,31 @@ class Orchestrator:
             raise InvalidSettingError(f"tasks_priorities[{label!r}]", level, "must be 1, 2 or 3")
         return int(level)
 
-    def min_idle_ms(self, label: str) -> int:
-        """The rest of a lane of this label after each run."""
-        return max(0, int(self.tasks_min_idle_ms.get(label, 0)))
-
 
 class Registry:
     """The handlers of one process."""
 
     def __init__(
-        self, worker: WorkerSettings | None = None, labels: Mapping[str, LabelSettings] | None = None
+        self,
+        worker: WorkerSettings | None = None,
+        labels: Mapping[str, LabelSettings] | None = None,
+        check_place: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Start empty. What `labels` says of a label wins over what its handler was registered with."""
+        """Start empty. What `labels` says of a label wins over what its handler was registered with.
+
+        `check_place` refuses a place that there is not.
+        """
+        self._check_place = check_place
         self._worker = worker or WorkerSettings()
         self._labels = dict(labels or {})
-        self._handlers: dict[str, Handler] = {}
+        self._by_label: dict[str, Handler] = {}
+        self.handlers: tuple[Handler, ...] = ()
+        """All handlers, in the order of their registration."""
+        self.get = self._by_label.get
+        """The handler of a label, if this process has one."""
         self.orchestrator = Orchestrator()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a handler was added."""
         for label, settings in self._labels.items():
             self._orchestrate(label, settings)
 
@@ -111,20 +121,19 @@ class Registry:
             )
         own, configured, worker = options or LabelSettings(), self._labels.get(label), self._worker
         chosen = own.model_copy(update=configured.model_dump(exclude_none=True) if configured else {})
-        is_async = inspect.iscoroutinefunction(function)
-        is_cpu = bool(chosen.cpu)
-        if is_cpu:
+        place = _place(chosen, function)
+        if place not in HERE:
+            self._check_place(place)
             _check_importable(label, function)
-        usual = worker.async_concurrency if is_async else worker.sync_concurrency
+        concurrency = {"loop": worker.async_concurrency, "thread": worker.sync_concurrency}
         handler = Handler(
             label=label,
             function=function,
-            is_async=is_async,
-            is_cpu=is_cpu,
+            place=place,
             is_batch=batch,
             wants_context=_wants_context(function),
             ordered=True if chosen.ordered is None else chosen.ordered,
-            concurrency=chosen.concurrency or (worker.cpu_concurrency if is_cpu else usual),
+            concurrency=chosen.concurrency or concurrency.get(place, worker.cpu_concurrency),
             batch=chosen.batch or worker.batch,
             timeout_s=chosen.timeout_s or worker.timeout_s,
             max_attempts=chosen.max_attempts or worker.max_attempts,
@@ -132,18 +141,11 @@ class Registry:
             max_backoff_s=chosen.max_backoff_s or worker.max_backoff_s,
             credential=chosen.credential or credential_of or label,
         )
-        self._handlers[label] = handler
+        self._by_label[label] = handler
+        self.handlers = tuple(self._by_label.values())
         self._orchestrate(label, chosen)
+        self.on_change()
         return handler
-
-    def get(self, label: str) -> Handler | None:
-        """The handler of a label, if this process has one."""
-        return self._handlers.get(label)
-
-    @property
-    def handlers(self) -> list[Handler]:
-        """All handlers, in the order of their registration."""
-        return list(self._handlers.values())
 
     def _orchestrate(self, label: str, settings: LabelSettings) -> None:
         if settings.level is not None:
@@ -160,6 +162,16 @@ def label_options(label: str, **options: Any) -> LabelSettings:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidSettingError(f"handler({label!r}, {where})", first.get("input"), first["msg"]) from error
+
+
+def _place(chosen: LabelSettings, function: Callable[..., Any]) -> str:
+    """Where a handler runs: as its options say, else by what kind of function it is."""
+    natural = "loop" if inspect.iscoroutinefunction(function) else "thread"
+    if chosen.place in HERE and chosen.place != natural:
+        kind = "an async" if natural == "loop" else "a plain"
+        reason = f"{kind} function has the place {natural}: leave the place out"
+        raise InvalidSettingError("place", chosen.place, reason)
+    return chosen.place or ("process" if chosen.cpu else natural)
 
 
 def _import(label: str, path: str) -> Callable[..., Any]:

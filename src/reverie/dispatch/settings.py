@@ -19,6 +19,12 @@ class LabelSettings(Section):
     cpu: bool | None = Field(
         None, description="whether it runs in processes that can be killed; default false"
     )
+    place: str | None = Field(
+        None,
+        min_length=1,
+        description="where it runs: loop, thread, process, or module:factory of a place of yours; default: "
+        "by the kind of function",
+    )
     concurrency: int | None = Field(None, ge=1, description="handler calls at once in one worker")
     batch: int | None = Field(None, ge=1, description="messages in one call of a batch handler")
     timeout_s: float | None = Field(None, gt=0, description="seconds that one handler call may take")
@@ -31,6 +37,13 @@ class LabelSettings(Section):
     credential: str | None = Field(
         None, min_length=1, description="name of the credential it uses; labels are paused by it"
     )
+
+    @model_validator(mode="after")
+    def check_place(self) -> LabelSettings:
+        """Refuse two words for where a handler runs."""
+        if self.cpu is not None and self.place is not None:
+            raise ValueError("cpu and place both say where it runs: give place only (for cpu: process)")
+        return self
 
 
 class WorkerSettings(Section):

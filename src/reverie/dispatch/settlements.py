@@ -10,17 +10,17 @@ import msgspec
 
 from reverie.backends.moves import Move, Settlement
 from reverie.dispatch.answers import Failed
-from reverie.effect import Effect
+from reverie.effect import KINDS, Effect
 from reverie.errors import InvalidMessageError
 from reverie.failures import FailureKind
-from reverie.message import MessageLimits, check_message, derived_id, level_of
+from reverie.message import SYSTEM_USER, MessageLimits, check_message, derived_id, level_of
 from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.moves import Claim
-    from reverie.dispatch.local_executor import Batch
+    from reverie.dispatch.interface import Batch
     from reverie.dispatch.registry import Handler
     from reverie.message import Lane, Message
     from reverie.outcome import Outcome
@@ -87,33 +87,38 @@ class SettlementPolicy:
         delay_ms += _delay_ms(at_least or 0)
         return Settlement(claim=claim, move=Move.RETRY, delay_ms=delay_ms, error=reason)
 
+    def conflicted(self, claim: Claim, handler: Handler, error: str | None) -> Settlement:
+        """A run whose effects met another version of an item: again at once, or a bug if that goes on."""
+        if claim.message.conflicts + 1 < MOST_CONFLICTS:
+            return Settlement(claim=claim, move=Move.RELEASE, attempt=False, conflict=True, error=error)
+        reason = f"bug: its effects met another version {MOST_CONFLICTS} times in a row: {error}"
+        self.on_bug(claim.message.label, "conflict", reason)
+        return self.failed(claim, handler, reason)
+
     def _settlement(self, claim: Claim, outcome: Outcome, handler: Handler) -> Settlement:
         try:
-            return self._meaning(claim, outcome, handler)
+            match outcome:
+                case Done():
+                    return self._done(claim, outcome)
+                case Failed():
+                    return self._failed(claim, outcome, handler)
+                case Retry():
+                    return self.failed(claim, handler, outcome.reason, after=outcome.after)
+                case Snooze():
+                    return _handed_back(claim, outcome.after, outcome.reason)
+                case _:
+                    return Settlement(
+                        claim=claim,
+                        move=MOVES[type(outcome)],
+                        attempt=not isinstance(outcome, Died),
+                        error=_text(outcome.reason),
+                    )
         except InvalidMessageError as error:
             reason = f"bug: a follow-up was refused: {error}"
         except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
             reason = f"bug: the handler's answer cannot be kept: {error!r}"
         self.on_bug(claim.message.label, "answer", reason)
         return self.failed(claim, handler, reason)
-
-    def _meaning(self, claim: Claim, outcome: Outcome, handler: Handler) -> Settlement:
-        match outcome:
-            case Done():
-                return self._done(claim, outcome)
-            case Failed():
-                return self._failed(claim, outcome, handler)
-            case Retry():
-                return self.failed(claim, handler, outcome.reason, after=outcome.after)
-            case Snooze():
-                return _handed_back(claim, outcome.after, outcome.reason)
-            case _:
-                return Settlement(
-                    claim=claim,
-                    move=MOVES[type(outcome)],
-                    attempt=not isinstance(outcome, Died),
-                    error=_text(outcome.reason),
-                )
 
     def _failed(self, claim: Claim, outcome: Failed, handler: Handler) -> Settlement:
         failure = outcome.failure
@@ -127,18 +132,22 @@ class SettlementPolicy:
         if not outcome.effects and not outcome.follow_ups:
             return Settlement(claim=claim, move=Move.COMPLETE)
         effects = tuple(outcome.effects)
-        for effect in effects:
-            _check_effect(effect)
-        follow_ups = self._children(claim.message, outcome.follow_ups)
-        for message in follow_ups:
-            check_message(message, self.limits)
+        for effect in effects:  # each must be an effect that can be written down and read again
+            if not isinstance(effect, KINDS):
+                raise TypeError(f"{type(effect).__name__} is no effect")
+            msgspec.json.decode(msgspec.json.encode(effect), type=Effect)
+        follow_ups = self._children(claim.message, outcome.follow_ups) if outcome.follow_ups else ()
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
     def _children(self, parent: Message, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Follow-ups: their ids derive from their parent's, so that a repeated run names the same ones."""
+        """The follow-ups of a message, with ids derived from its own: a repeated run names the same ones.
+
+        Only work of the system itself may go on as work of the system: so work for every tenant fans out,
+        page by page.
+        """
         new_ids = [derived_id(*parent.key, "follow-up", index) for index in range(len(messages))]
         ids = {message.item_id: new_id for message, new_id in zip(messages, new_ids, strict=True)}
-        return tuple(
+        children = tuple(
             msgspec.structs.replace(
                 message,
                 item_id=new_id,
@@ -149,8 +158,13 @@ class SettlementPolicy:
             )
             for message, new_id in zip(messages, new_ids, strict=True)
         )
+        for child in children:
+            check_message(child, self.limits, of_system=parent.user_id == SYSTEM_USER)
+        return children
 
 
+MOST_CONFLICTS = 5
+"""A message with so many conflicts in a row has failed: its handler never reads the present version."""
 LONGEST_DELAY_MS = 10 * 365 * 24 * 3600 * 1000
 """Ten years: a handler that asks for more does not mean it."""
 
@@ -172,10 +186,3 @@ def _text(reason: object) -> str | None:
         return None
     text = str(reason).encode(errors="backslashreplace").decode()
     return "failed: cancelled" if text == "cancelled" else text
-
-
-def _check_effect(effect: object) -> None:
-    """Refuse what is no effect, or could not be written down and read again."""
-    if not isinstance(effect, Effect):
-        raise TypeError(f"{type(effect).__name__} is no effect")
-    msgspec.json.decode(msgspec.json.encode(effect), type=Effect)

@@ -1,7 +1,7 @@
 """The settler: reports how runs ended, in groups.
 
 Queue and memory in one database: `queue.settle` applies everything in one transaction. In two: the store
-applies the effects with a row in its inbox, then the queue settles; whoever comes again finds the row.
+applies the effects with a row in its inbox, then the queue settles; a later run finds the row.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Backend
+    from reverie.backends.moves import Claim
     from reverie.memory.interface import Applied, EffectStore
-
-    Rejected = tuple[Settlement, str | None]
+    from reverie.message import Lane
 
 __all__ = ["Settler"]
 
@@ -50,12 +50,17 @@ class Settler(LoopService):
         backend: Backend,
         store: EffectStore,
         on_settled: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
+        on_conflict: Callable[[Claim, str | None], Settlement],
     ) -> None:
-        """Settle on `backend`; `on_settled` hears of settlements that took hold, and of those too late to."""
+        """Settle on `backend`; `on_settled` hears of settlements that took hold, and of those too late to.
+
+        `on_conflict` says what becomes of a message whose effects met another version of an item.
+        """
         super().__init__()
         self._queue = backend.queue
         self._store = None if backend.capabilities.applies_effects else store
         self._on_settled = on_settled
+        self._on_conflict = on_conflict
         self._pending: deque[Settlement] = deque()
         self._news = asyncio.Event()
 
@@ -108,78 +113,114 @@ class Settler(LoopService):
         await self.flush()
 
     async def _settle(self, group: list[Settlement]) -> None:
-        rejected: list[Rejected] = []
+        rejected: list[tuple[Settlement, str]] = []
         if self._store is not None:
-            group, rejected = await self._apply(self._store, group)
+            group = await self._apply(self._store, group, rejected)
             failpoint("between_effects_and_settle")
         answers = await self._queue.settle(group)
         failpoint("after_settle")
-        applied, stale = [], []
+        applied, stale, conflicts = [], [], []
         for settlement, answer in zip(group, answers, strict=True):
-            if answer.state == "rejected":
-                self._bury(settlement, f"{REFUSED_BY_QUEUE}: {answer.error}")
-                continue
-            if answer.state == "stale":
+            if answer.state == "applied":
+                applied.append(settlement)
+            elif answer.state == "conflict":
+                conflicts.append((settlement, answer.error))
+            elif answer.state == "rejected":
+                rejected.append((settlement, f"{REFUSED_BY_QUEUE}: {answer.error}"))
+            else:
                 user_id, item_id = settlement.claim.key
                 log.warning("settlement.stale", user_id=user_id, item_id=item_id)
                 stale.append(settlement)
-            else:
-                applied.append(settlement)
         self._on_settled(applied, stale)
-        for settlement, error in rejected:
-            self._bury(settlement, f"{REFUSED_BY_STORE}: {error}")
+        if conflicts:
+            self._hand_back(conflicts)
+        for settlement, reason in rejected:  # it would be rejected again: its message is buried at once
+            log.error("settlement.rejected", item_id=settlement.claim.message.item_id, error=reason)
+            self.put([Settlement(claim=settlement.claim, move=Move.BURY, error=reason)])
+
+    def _hand_back(self, conflicts: Sequence[tuple[Settlement, str | None]]) -> None:
+        """Hand messages back that met a conflict, with all that follow them in their lanes."""
+        lanes: set[Lane] = set()
+        back = [self._after_conflict(settlement, error, lanes) for settlement, error in conflicts]
+        waiting = [
+            _released(settlement) if settlement.claim.lane in lanes else settlement
+            for settlement in self._pending
+        ]
+        self._pending = deque([*back, *waiting])
+        self._news.set()
+
+    def _after_conflict(self, settlement: Settlement, error: str | None, lanes: set[Lane]) -> Settlement:
+        """What becomes of a message with a conflict: the first of its lane has met it, the others follow."""
+        lane = settlement.claim.lane
+        if lane in lanes:
+            return _released(settlement)
+        lanes.add(lane)
+        return self._on_conflict(settlement.claim, error)
 
     async def _apply(
-        self, store: EffectStore, group: list[Settlement]
-    ) -> tuple[list[Settlement], list[Rejected]]:
-        """Let the store apply what ends; answer the settlements as they now stand, and the rejected ones."""
-        standing: list[Settlement] = []
-        ending: list[Settlement] = []
-        for settlement in group:
-            (ending if _concerns_store(settlement) else standing).append(settlement)
+        self, store: EffectStore, group: list[Settlement], rejected: list[tuple[Settlement, str]]
+    ) -> list[Settlement]:
+        """Let the store apply what ends; the answer is what the queue is to settle.
+
+        Those that the store rejects are added to `rejected`.
+        """
+        ending = [settlement for settlement in group if _concerns_store(settlement)]
         if not ending:
-            return standing, []
+            return group
         applied = await store.apply(
             [
                 Application(
                     message=settlement.claim.message,
                     effects=settlement.effects,
+                    prepared=settlement.prepared,
                     follow_ups=settlement.follow_ups,
                     close=settlement.move is not Move.COMPLETE,
                 )
                 for settlement in ending
             ]
         )
-        rejected = []
-        for settlement, answer in zip(ending, applied, strict=True):
-            if answer.state == "rejected":
-                rejected.append((settlement, answer.error))
+        answers = {id(settlement): answer for settlement, answer in zip(ending, applied, strict=True)}
+        lanes: set[Lane] = set()
+        to_settle = []
+        for settlement in group:
+            answer = answers.get(id(settlement))
+            if settlement.claim.lane in lanes or (answer is not None and answer.state == "conflict"):
+                error = None if answer is None else answer.error
+                to_settle.append(self._after_conflict(settlement, error, lanes))
+            elif answer is None:
+                to_settle.append(settlement)
+            elif answer.state == "rejected":
+                rejected.append((settlement, f"{REFUSED_BY_STORE}: {answer.error}"))
             else:
-                standing.append(_as_applied(settlement, answer))
-        return standing, rejected
+                to_settle.append(_as_applied(settlement, answer))
+        if lanes:
+            self._pending = deque(
+                _released(settlement) if settlement.claim.lane in lanes else settlement
+                for settlement in self._pending
+            )
+        return to_settle
 
-    def _bury(self, settlement: Settlement, reason: str) -> None:
-        """What cannot be written would be rejected again: its message is buried at once."""
-        log.error("settlement.rejected", item_id=settlement.claim.message.item_id, error=reason)
-        self.put([Settlement(claim=settlement.claim, move=Move.BURY, error=reason)])
+
+def _released(settlement: Settlement) -> Settlement:
+    """Hand a message back as if it had not run."""
+    return Settlement(claim=settlement.claim, move=Move.RELEASE, attempt=False)
 
 
 def _concerns_store(settlement: Settlement) -> bool:
-    """Whether the store must know of it; not if the queue has refused what the store has applied already."""
-    refused = settlement.error is not None and settlement.error.startswith(REFUSED_BY_QUEUE)
-    return settlement.move in ENDING and not (refused or _is_alone(settlement))
+    """Whether the store must know of a settlement: it ends a message that another run may have begun to end.
 
-
-def _is_alone(settlement: Settlement) -> bool:
-    """Whether it completes a message with nothing to apply that no other run can have begun to complete.
-
-    Another run, before it or beside it, would have cost the message a loss or come from a person's hand.
+    Not if the queue has refused what the store has applied already. Not if it completes a message with
+    nothing to apply: another run, before it or beside it, would have cost the message a loss or come from a
+    person's hand.
     """
+    if settlement.move not in ENDING:
+        return False
+    if settlement.error is not None and settlement.error.startswith(REFUSED_BY_QUEUE):
+        return False
     message = settlement.claim.message
-    return (
-        settlement.move is Move.COMPLETE
-        and not (settlement.effects or settlement.follow_ups)
-        and message.losses == message.requeues == 0
+    has_effects = settlement.effects or settlement.follow_ups
+    return not (
+        settlement.move is Move.COMPLETE and not has_effects and message.losses == message.requeues == 0
     )
 
 

@@ -68,21 +68,25 @@ class Slots:
 
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
         """By label; those of which least is running come first, then those whose turn is longest ago."""
-        orchestrator = self._registry.orchestrator
+        orchestrator, paused = self._registry.orchestrator, self._pauses.labels
+        served = [(self._active[h.label], self._last_served[h.label], n, h) for n, h in enumerate(handlers)]
         wants = {}
-        for handler in sorted(handlers, key=lambda h: (self._active[h.label], self._last_served[h.label])):
-            if self.free(handler) <= 0:
+        for active, _, _, handler in sorted(served):
+            free = handler.concurrency - active
+            if free <= 0:
                 continue
-            want = want_of(
+            want: Want | None = want_of(
                 handler,
-                self.free(handler),
+                free,
                 self.paces[handler.label],
                 quantum=self._settings.lane_quantum,
-                min_idle_ms=orchestrator.min_idle_ms(handler.label),
+                min_idle_ms=orchestrator.tasks_min_idle_ms.get(handler.label, 0),
                 level=orchestrator.level(handler.label),
             )
-            if (narrowed := self._pauses.narrow(handler, want)) is not None:
-                wants[handler.label] = narrowed
+            if handler.label in paused and want is not None:
+                want = self._pauses.narrow(handler, want)
+            if want is not None:
+                wants[handler.label] = want
         return wants
 
     def _rooms(self, free: int) -> dict[int, LevelRoom]:
@@ -119,7 +123,7 @@ class Slots:
         shares: Counter[int] = Counter({level: rounds * weight for level, weight in WEIGHTS.items()})
         for _ in range(rest):
             self._credit.update(WEIGHTS)
-            chosen = max(WEIGHTS, key=lambda level: self._credit[level])
+            chosen = max(WEIGHTS, key=self._credit.__getitem__)
             self._credit[chosen] -= total
             shares[chosen] += 1
         return shares

@@ -41,7 +41,8 @@ class Timekeeper(LoopService):
         if done.ended and self._store is not None:
             # Two databases: a late answer of a worker that lost the message must find it closed.
             await self._store.apply([Application(message=message, close=True) for message in done.ended])
-        self._on_ended(done.ended)
+        if done.ended:
+            self._on_ended(done.ended)
         return done.more
 
     async def _turn(self) -> None:

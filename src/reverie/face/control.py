@@ -15,13 +15,15 @@ from reverie.backends.control import (
 from reverie.backends.views import StatusQuery
 from reverie.base.bridge import Bridge, blocking
 from reverie.errors import InvalidSelectionError
+from reverie.memory.interface import Application
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.backends.control import ControlResult
+    from reverie.backends.control import Command, ControlResult
     from reverie.backends.moves import Presence
     from reverie.backends.views import ItemStatus, LabelState, Page
+    from reverie.message import Key, Message
     from reverie.runtime import Runtime
 
 __all__ = ["AsyncControl", "Control"]
@@ -51,6 +53,35 @@ class AsyncControl:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
+    async def _do(self, command: Command) -> ControlResult:
+        """Do what a person asks of the queue, and let those hear of it who must."""
+        runtime = self._runtime
+        await runtime.open()
+        result = await runtime.backend.queue.control(command)
+        if isinstance(command, CancelItems):
+            await self._cancelled(result.changed)
+        elif isinstance(command, RequeueItems) and runtime.recorder.active:
+            runtime.recorder.enqueued(await self._messages(result.changed))
+        runtime.finishes.announce(result.changed)
+        return result
+
+    async def _cancelled(self, keys: Sequence[Key]) -> None:
+        """Tell listeners, and (two databases) the store: a late answer of a worker must find them closed."""
+        runtime = self._runtime
+        must_close = not runtime.backend.capabilities.applies_effects
+        if not (must_close or runtime.recorder.active):
+            return
+        messages = await self._messages(keys)
+        runtime.recorder.cancelled(messages)
+        if must_close:
+            lost = [Application(message=message, close=True) for message in messages if message.losses]
+            await runtime.store.apply(lost)
+
+    async def _messages(self, keys: Sequence[Key]) -> list[Message]:
+        queries = [StatusQuery(user_id=k.user_id, item_id=k.item_id, with_message=True) for k in keys]
+        rows = [row for query in queries for row in (await self._runtime.backend.views.read(query)).rows]
+        return [row.message for row in rows if row.message is not None]
+
     async def cancel(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
@@ -59,19 +90,19 @@ class AsyncControl:
         What waits ends at once. What runs is asked to stop: an async handler is interrupted, a sync one sees
         `ctx.cancelled`; it ends as cancelled unless it completes. `requeue` takes a cancellation back.
         """
-        return await self._runtime.control(CancelItems(_selection(item_ids, which)))
+        return await self._do(CancelItems(_selection(item_ids, which)))
 
     async def requeue(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
         """Send back what has failed or was cancelled: it waits at the end of its lane as if it were new."""
-        return await self._runtime.control(RequeueItems(_selection(item_ids, which)))
+        return await self._do(RequeueItems(_selection(item_ids, which)))
 
     async def delete(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
         """Forget what has failed or was cancelled. This cannot be taken back."""
-        return await self._runtime.control(DeleteItems(_selection(item_ids, which)))
+        return await self._do(DeleteItems(_selection(item_ids, which)))
 
     async def dead_letters(
         self,
@@ -97,11 +128,11 @@ class AsyncControl:
 
     async def pause(self, label: str, reason: str = "paused") -> None:
         """Claim nothing more of this label, in any worker, until it is resumed. What comes is kept."""
-        await self._runtime.control(PauseLabel(label, reason))
+        await self._do(PauseLabel(label, reason))
 
     async def resume(self, label: str) -> None:
         """Claim this label again."""
-        await self._runtime.control(ResumeLabel(label))
+        await self._do(ResumeLabel(label))
 
     async def labels(self) -> list[LabelState]:
         """How much work each label has, whether a live worker handles it, whether it is paused."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  its exit hook must be registered before ours
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError, UnknownItemError, WaitTimeoutError
@@ -17,7 +17,7 @@ from reverie.face.scheduler import AsyncScheduler, Scheduler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.backends.moves import Accepted
+    from reverie.backends.moves import Submitted
     from reverie.message import Key, Message
 
 __all__ = ["GlobalScheduler", "mem_scheduler"]
@@ -33,11 +33,18 @@ class _LazyAsyncScheduler(AsyncScheduler):
 
     submitted: dict[Key, str]
 
-    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
+    def __init__(self, url: str | None = None, **options: Any) -> None:
+        """See `AsyncScheduler`."""
+        super().__init__(url, **options)
+        self._submit = self._start_and_submit
+
+    async def _start_and_submit(
+        self, messages: Sequence[Message], *, spools: bool = False
+    ) -> list[Submitted]:
         await self.start()
-        accepted = await super()._submit(prepared)
-        self.submitted.update((message.key, message.label) for message in prepared if message.due is None)
-        return accepted
+        answers = await self.runtime.intake.submit(messages, spools=spools)
+        self.submitted.update((message.key, message.label) for message in messages if message.due is None)
+        return answers
 
 
 class GlobalScheduler(Scheduler):

@@ -74,7 +74,7 @@ class Registration:
         credential_of = credential if callable(credential) else None
 
         def register(function: F) -> F:
-            self.runtime.register(
+            self.runtime.registry.add(
                 label, function, batch=bool(batch), options=options, credential_of=credential_of
             )
             return function
@@ -84,7 +84,7 @@ class Registration:
     def register_handlers(self, handlers: Mapping[str, Callable[..., Any] | str]) -> None:
         """Let functions of a list of messages (or what is found at an import path) handle their labels."""
         for label, function in handlers.items():
-            self.runtime.register(label, function, batch=True)
+            self.runtime.registry.add(label, function, batch=True)
 
     def middleware(self, function: M) -> M:
         """Let the decorated function stand around every run: `async def around(batch, proceed)`.
@@ -92,7 +92,8 @@ class Registration:
         It runs the batch by `await proceed(batch)` and answers with the outcomes, one for each message of
         `batch.messages` in their order. The one that was added first stands outermost.
         """
-        self.runtime.use(function)
+        self.runtime.middleware.append(function)
+        self.runtime.worker.use(self.runtime.middleware)
         return function
 
     @property

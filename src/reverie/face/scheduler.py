@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from reverie.backends.moves import Submitted
 from reverie.backends.views import StatusQuery
-from reverie.base.bridge import Bridge, blocking, run_here
-from reverie.base.failpoints import failpoint
-from reverie.capture.intake import add_message
-from reverie.errors import BackendUnavailableError, UnknownItemError, WaitTimeoutError
+from reverie.base.bridge import Bridge, blocking, submitting
+from reverie.errors import UnknownItemError, WaitTimeoutError
 from reverie.face.control import AsyncControl, Control
+from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
 from reverie.face.triggers import AsyncTimedTasks, TimedTasks
-from reverie.memory.interface import SearchQuery
 from reverie.message import Key, Message, content_text, new_item_id
 from reverie.observe.status import ALL_ITEMS
 from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
     from datetime import datetime
     from types import TracebackType
 
-    from reverie.backends.moves import Accepted
+    from reverie.backends.moves import Submitted
     from reverie.backends.views import ItemStatus
     from reverie.base.clock import Clock
     from reverie.dispatch.middleware import Middleware
-    from reverie.memory.interface import Hit, MemoryItem
-    from reverie.turn import Turn
 
 __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
 
 R = TypeVar("R")
-P = ParamSpec("P")
-Inner = TypeVar("Inner")
-F = TypeVar("F", bound="Callable[..., Any] | str")
 M = TypeVar("M", bound="Middleware")
 
 POLL_S = 0.5
@@ -74,6 +65,14 @@ class MessageFields(SubmitOptions, total=False):
     info: dict[str, Any] | None
 
 
+class Submits(Protocol):
+    """Hands messages over: through the event loop, on the calling thread, or after a start."""
+
+    async def __call__(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
+        """See `Intake.submit`."""
+        ...
+
+
 class AsyncScheduler(Registration):
     """Takes in messages and, inside `async with`, runs a worker for their handlers."""
 
@@ -88,6 +87,7 @@ class AsyncScheduler(Registration):
         if url is not None:
             settings = settings.model_copy(update={"queue": settings.queue.model_copy(update={"url": url})})
         self.runtime = Runtime(settings, clock)
+        self._submit: Submits = self.runtime.intake.submit
         self.memory = AsyncMemory(self)
         self.control = AsyncControl(self.runtime)
         self.observe = AsyncObservation(self.runtime)
@@ -156,7 +156,7 @@ class AsyncScheduler(Registration):
         A worker or a server that uses the same data folder takes it to the queue when the backend is back.
         """
         message = self._message(label, user_id=user_id, **fields)
-        return (await self._hand_over([message], spools=True))[0]
+        return (await self._submit([message], spools=True))[0]
 
     def _message(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Message:
         made: dict[str, Any] = {**fields, "item_id": fields.get("item_id") or new_item_id()}
@@ -168,28 +168,7 @@ class AsyncScheduler(Registration):
 
         With the setting `spool.submits` they wait on disk if the backend is away, as those of `capture` do.
         """
-        return await self._hand_over(messages, spools=self.runtime.settings.spool.submits)
-
-    async def _hand_over(self, messages: Sequence[Message], *, spools: bool) -> list[Submitted]:
-        prepared, at = self.runtime.prepare(messages), self.runtime.clock.now()
-        failpoint("before_accept")
-        try:
-            accepted = await self._submit(prepared)
-        except BackendUnavailableError:
-            if not spools:
-                raise
-            await self._spool(messages)
-            return [Submitted(message.item_id, "spooled") for message in messages]
-        failpoint("after_accept")
-        self.runtime.accepted(prepared, accepted.answers, at)
-        return accepted.answers
-
-    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
-        await self.open()
-        return await self.runtime.backend.queue.submit(prepared)
-
-    async def _spool(self, messages: Sequence[Message]) -> None:
-        await asyncio.to_thread(self.runtime.spool_messages, messages)
+        return await self._submit(messages, spools=self.runtime.settings.spool.submits)
 
     async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
         """The items of a user; with `task_id`, the one of that item id or those of that business task."""
@@ -251,50 +230,7 @@ class AsyncScheduler(Registration):
 
     async def start_background_monitor(self) -> None:
         """Sample how much waits and watch the alerts, without running a worker. Idempotent."""
-        await self.runtime.watch()
-
-
-class AsyncMemory:
-    """Remembering and finding, as part of an `AsyncScheduler`."""
-
-    def __init__(self, scheduler: AsyncScheduler) -> None:
-        self._scheduler = scheduler
-
-    async def add(
-        self,
-        text: str | Sequence[Turn],
-        *,
-        user_id: str,
-        mem_cube_id: str = "",
-        item_id: str | None = None,
-        session_id: str | None = None,
-        task_id: str | None = None,
-        info: dict[str, Any] | None = None,
-    ) -> Submitted:
-        """Hand over something to remember; when this returns it is kept, soon after it is found."""
-        message = add_message(
-            text,
-            user_id=user_id,
-            mem_cube_id=mem_cube_id,
-            item_id=item_id or new_item_id(),
-            session_id=session_id,
-            task_id=task_id,
-            info=info,
-        )
-        return (await self._scheduler.submit_messages([message]))[0]
-
-    async def search(
-        self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
-    ) -> list[Hit]:
-        """The memories of a user that fit best, best first."""
-        await self._scheduler.open()
-        search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)
-        return await self._scheduler.runtime.store.search(search)
-
-    async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
-        """One memory of a user."""
-        await self._scheduler.open()
-        return await self._scheduler.runtime.store.get(user_id, memory_id)
+        await self.runtime.start({"watch"})
 
 
 class _DirectScheduler(AsyncScheduler):
@@ -302,29 +238,8 @@ class _DirectScheduler(AsyncScheduler):
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
+        self._submit = runtime.intake.submit_directly
         self.memory = AsyncMemory(self)
-
-    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
-        return self.runtime.submit_from_thread(prepared)
-
-    async def _spool(self, messages: Sequence[Message]) -> None:
-        self.runtime.spool_messages(messages)
-
-
-def _submitting(
-    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Any, P], R]:
-    """The blocking form of a method that submits: on this thread where the backend allows it."""
-    by_bridge = blocking(method)
-
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._direct is None or not self._direct.runtime.takes_from_threads:
-            return by_bridge(self, *args, **kwargs)
-        inner = self._direct if isinstance(self, Scheduler) else self._direct.memory
-        answer: R = run_here(getattr(inner, method.__name__)(*args, **kwargs))
-        return answer
-
-    return functools.update_wrapper(call, method)
 
 
 class Scheduler(Registration):
@@ -341,8 +256,9 @@ class Scheduler(Registration):
         self._bridge = Bridge()
         self._closing = threading.Lock()
         self.runtime = self._inner.runtime
-        self._direct = _DirectScheduler(self.runtime) if self._submits_directly else None
-        self.memory = Memory(self._inner.memory, self._bridge, self._direct)
+        is_direct = self._submits_directly and self.runtime.intake.takes_from_threads
+        self._on_thread = _DirectScheduler(self.runtime) if is_direct else None
+        self.memory = Memory(self._inner.memory, self._bridge, self._direct_memory)
         self.control = Control(self._inner.control, self._bridge)
         self.observe = Observation(self._inner.observe, self._bridge)
         self.triggers = TimedTasks(self._inner.triggers, self._bridge)
@@ -355,6 +271,14 @@ class Scheduler(Registration):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _direct(self) -> AsyncScheduler | None:
+        """The scheduler that submits on the calling thread, once the backend is open."""
+        return self._on_thread if self.runtime.opened else None
+
+    def _direct_memory(self) -> AsyncMemory | None:
+        direct = self._direct()
+        return None if direct is None else direct.memory
 
     @property
     def asynchronous(self) -> AsyncScheduler:
@@ -382,9 +306,9 @@ class Scheduler(Registration):
     open = blocking(AsyncScheduler.open)
     start = blocking(AsyncScheduler.start)
     stop = blocking(AsyncScheduler.stop)
-    submit = _submitting(AsyncScheduler.submit)
-    capture = _submitting(AsyncScheduler.capture)
-    submit_messages = _submitting(AsyncScheduler.submit_messages)
+    submit = submitting(AsyncScheduler.submit)
+    capture = submitting(AsyncScheduler.capture)
+    submit_messages = submitting(AsyncScheduler.submit_messages)
     status = blocking(AsyncScheduler.status)
     wait = blocking(AsyncScheduler.wait)
     get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
@@ -396,19 +320,6 @@ class Scheduler(Registration):
     def memos_message_queue(self) -> Scheduler:
         """Where messages are submitted, by the name that other systems use for it."""
         return self
-
-
-class Memory:
-    """Remembering and finding, as part of a `Scheduler`."""
-
-    def __init__(self, inner: AsyncMemory, bridge: Bridge, direct: AsyncScheduler | None) -> None:
-        self._inner = inner
-        self._bridge = bridge
-        self._direct = direct
-
-    add = _submitting(AsyncMemory.add)
-    search = blocking(AsyncMemory.search)
-    get = blocking(AsyncMemory.get)
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

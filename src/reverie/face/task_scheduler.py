@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from reverie.assembly import trigger_options
 from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
 from reverie.base.logs import get_logger
+from reverie.dispatch.registry import Registry
 from reverie.face.global_scheduler import mem_scheduler
+from reverie.triggers.handlers import FAILED
+from reverie.triggers.settings import TaskSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,9 +138,16 @@ class TaskScheduler:
         request = ClaimRequest(worker=runtime.worker.name, wants={task_type: want}, lease_ms=lease_ms)
         return next(iter(await runtime.backend.queue.claim(request)), None)
 
+    def _failed(self, claim: Claim) -> Settlement:
+        """What it means that a run has failed which was done without a handler."""
+        runtime, label = self._scheduler.runtime, claim.message.label
+        options = trigger_options(runtime.triggers.types.get(label) or TaskSettings())
+        handler = Registry(runtime.settings.worker).add(label, bool, options=options)
+        return runtime.policy.failed(claim, handler, FAILED)
+
     async def _settle(self, claim: Claim, *, success: bool) -> bool:
         runtime = self._scheduler.runtime
-        settlement = Settlement(claim=claim, move=Move.COMPLETE) if success else runtime.failed_task(claim)
+        settlement = Settlement(claim=claim, move=Move.COMPLETE) if success else self._failed(claim)
         (settled,) = await runtime.backend.queue.settle([settlement])
         return settled.state == "applied"
 

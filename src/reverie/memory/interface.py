@@ -1,8 +1,8 @@
-"""What a memory store does: apply effects once, and find what was kept."""
+"""What a memory store does: prepare and apply effects, once for each message, and find what was kept."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -12,7 +12,23 @@ from reverie.message import Key, Message
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Application", "Applied", "EffectStore", "Hit", "MemoryItem", "MemoryStore", "SearchQuery"]
+    from reverie.backends.sqlite.step import ApplyEffects
+    from reverie.storage.sqlite import Database
+
+__all__ = [
+    "Application",
+    "Applied",
+    "EffectStore",
+    "Hit",
+    "MemoryItem",
+    "MemoryStore",
+    "SearchQuery",
+    "SharesDatabase",
+    "Tenant",
+]
+
+Tenant = tuple[str, str]
+"""user_id and mem_cube_id."""
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +36,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
     message: Message
     effects: tuple[Effect, ...] = ()
+    prepared: Any = None
+    """What `prepare` has answered for these effects; None: nothing is prepared."""
     follow_ups: tuple[Message, ...] = ()
     """Kept beside the effects, so that a repeated run submits what the first one decided."""
     close: bool = False
@@ -30,9 +48,11 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one application."""
 
     key: Key
-    state: Literal["applied", "already", "closed", "rejected"]
+    state: Literal["applied", "already", "closed", "conflict", "rejected"]
     """already: an earlier run was applied, and its follow-ups hold. closed: the message has ended without
-    effects, so none were applied. rejected: they could not be applied, and nothing was."""
+    effects, so none were applied. conflict: an item has another version than the handler has read, or an
+    earlier message of the same lane met that in this batch; nothing was applied. rejected: the effects could
+    not be applied, and nothing was."""
     follow_ups: tuple[Message, ...] = ()
     error: str | None = None
 
@@ -40,11 +60,19 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 class EffectStore(Protocol):
     """Applies effects exactly once per message, however often its handler ran."""
 
+    async def prepare(self, effects: Sequence[Effect]) -> Any:
+        """Do what effects need before their transaction: index words, vectors. Off the thread that writes.
+
+        The answer goes with the effects to `apply`. It may be given up at any moment, and then None goes.
+        """
+        ...
+
     async def apply(self, batch: Sequence[Application]) -> list[Applied]:
         """Apply each message's effects together with its row in the inbox, in one transaction.
 
         A row that is already there wins: its effects were applied before, or it was closed. Answers come
-        in the order of the batch; one that is rejected does not touch its neighbours.
+        in the order of the batch; one that is rejected does not touch its neighbours. After a conflict, the
+        later messages of the same lane are not applied either.
         """
         ...
 
@@ -64,6 +92,12 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Source, ...] = ()
     created_at: int = 0
     updated_at: int = 0
+    version: int = 1
+    """Grows with every change; an effect that changes the item carries it."""
+    superseded_by: str | None = None
+    """The item that has taken its place; then it is no longer found by a search."""
+    access_count: int = 0
+    accessed_at: int | None = None
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +140,26 @@ class MemoryStore(EffectStore, Protocol):
         ...
 
     async def search(self, query: SearchQuery) -> list[Hit]:
-        """The memories that fit best, best first."""
+        """The memories that fit best, best first. Superseded ones are left out."""
         ...
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
-        """One memory of a user."""
+        """One memory of a user, superseded or not."""
+        ...
+
+    async def items(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[MemoryItem]:
+        """Those of these memories that the tenant has, in the order of the ids."""
+        ...
+
+    async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
+        """Tenants that have memories, in order: the first `limit` after one of them."""
+        ...
+
+
+@runtime_checkable
+class SharesDatabase(Protocol):
+    """A store that can write effects in the transaction of a queue in the same database."""
+
+    def effects_within(self, database: Database) -> ApplyEffects | None:
+        """What writes effects inside a transaction of this database; None if the store lives elsewhere."""
         ...

@@ -1,4 +1,4 @@
-"""Where memories are kept."""
+"""Where memories are kept, and how they are prepared."""
 
 from __future__ import annotations
 
@@ -16,4 +16,20 @@ class MemorySettings(Section):
         None,
         description="sqlite:///path or memory://; default: the queue's own file if it is SQLite, "
         "memory:// if the queue is memory://, else reverie.db in the data folder",
+    )
+    store: str | None = Field(
+        None,
+        description="module:factory of a store of yours, called with the settings and the clock; url then "
+        "means nothing to us",
+    )
+    embedding: str = Field(
+        "none",
+        min_length=1,
+        description="what turns texts into vectors: none, or module:factory of an embedder of yours, called "
+        "with the settings",
+    )
+    prepare_s: float = Field(
+        2.0,
+        gt=0,
+        description="seconds that effects may be prepared before they are applied; what is late is done then",
     )

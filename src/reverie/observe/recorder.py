@@ -12,7 +12,7 @@ from reverie.observe.events import Event, EventName
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reverie.backends.moves import Claim, Settlement
+    from reverie.backends.moves import Claim, Settlement, Submitted
     from reverie.base.clock import Clock
     from reverie.message import Message
     from reverie.observe.bus import EventBus
@@ -32,7 +32,7 @@ FAILED = frozenset({Move.RETRY, Move.BURY})
 
 
 class Recorder:
-    """Of one process. Each method takes a whole batch; callers look at `active` before they prepare one."""
+    """Tells what one process does with messages, a batch at a time, if anyone listens."""
 
     def __init__(self, bus: EventBus, clock: Clock, lease_ms: int) -> None:
         """`lease_ms` is how long this process claims messages for."""
@@ -45,15 +45,25 @@ class Recorder:
         """Whether anyone listens."""
         return self._bus.active
 
+    def accepted(self, messages: Sequence[Message], answers: Sequence[Submitted], at: int) -> None:
+        """Announce the newly accepted messages of a submit that began at `at`."""
+        if self._bus.wants(EventName.ENQUEUE):
+            self.enqueued(
+                [m for m, answer in zip(messages, answers, strict=True) if answer.status == "accepted"], at
+            )
+
     def enqueued(self, messages: Sequence[Message], at: int | None = None) -> None:
         """These were accepted; `at` is from before, so that no claim of them seems to be earlier."""
         if self._bus.wants(EventName.ENQUEUE):
             at = self._clock.now() if at is None else at
             self._bus.publish([_told(EventName.ENQUEUE, at, message, Status.WAITING) for message in messages])
 
-    def dequeued(self, claims: Sequence[Claim], worker: str) -> None:
-        """A worker has claimed these."""
+    def dequeued(self, claims: Sequence[Claim], worker: str) -> bool:
+        """A worker has claimed these; the answer is whether anyone listens to what becomes of them."""
+        if not self._bus.active:
+            return False
         self._held(EventName.DEQUEUE, claims, worker)
+        return True
 
     def started(self, claims: Sequence[Claim], worker: str) -> None:
         """Their handler begins."""
@@ -61,6 +71,8 @@ class Recorder:
 
     def finished(self, settlements: Sequence[Settlement], worker: str, seconds: Mapping[int, float]) -> None:
         """Their runs have ended so; `seconds` has those whose handlers have run, by the `id` of the claim."""
+        if not self._bus.active:
+            return
         at = self._clock.now()
         events = []
         for settlement in settlements:
@@ -96,6 +108,8 @@ class Recorder:
 
     def ended(self, messages: Sequence[Message], error: str = "deadline or lost too often") -> None:
         """Time has ended these: they became dead letters without a run that said so."""
+        if not self._bus.active:
+            return
         at, status = self._clock.now(), Status.FAILED
         self._bus.publish(
             [

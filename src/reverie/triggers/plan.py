@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from reverie.backends.triggers import GLOBAL_KEY, Firing
-from reverie.message import Message
+from reverie.message import SYSTEM_USER, Message
 from reverie.triggers.schedule import schedule_of
 
 if TYPE_CHECKING:
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from reverie.triggers.schedule import Schedule
     from reverie.triggers.settings import TaskSettings
 
-__all__ = ["SYSTEM_USER", "jitter_ms", "plan", "run_id"]
+__all__ = ["jitter_ms", "plan", "run_id"]
 
-SYSTEM_USER = "_system"
-"""Whose work it is that belongs to no user. No client can name it: its id is reserved."""
 MISSED_AFTER_MS = 60_000
 """With `misfire: skip`, a due time that is late by more than this is missed."""
 LONGEST_ID = 200

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from reverie.backends.control import CancelItems, Selection
 from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
 from reverie.base.logs import get_logger
-from reverie.errors import InvalidSelectionError, InvalidSettingError, UnknownTaskTypeError
-from reverie.message import Message, check_message, check_name
+from reverie.errors import (
+    InvalidMessageError,
+    InvalidSelectionError,
+    InvalidSettingError,
+    UnknownTaskTypeError,
+)
+from reverie.message import SYSTEM_USER, Message, check_message, check_name
 from reverie.triggers.clock import TriggerClock
 from reverie.triggers.handlers import message_handler
 from reverie.triggers.health import TriggerWatch
 from reverie.triggers.overview import overview, page
-from reverie.triggers.plan import SYSTEM_USER, jitter_ms
+from reverie.triggers.plan import jitter_ms
 from reverie.triggers.types import TaskTypes
 from reverie.triggers.user_keys import UserKeyBuilder
 
@@ -143,6 +148,31 @@ class Triggers:
             return [False] * len(whose)
         return await self._backend.triggers.touch([self._activity(task_type, settings, who) for who in whose])
 
+    async def touch(self, whose: Sequence[Who]) -> list[bool]:
+        """Note activity of users for every enabled activity type that a handler serves.
+
+        For each user: whether a run was scheduled.
+        """
+        if not self.enabled:
+            return [False] * len(whose)
+        await self.ready()
+        by_activity = {n: t for n, t in self.types.in_force.items() if t.trigger_mode == "user_activity"}
+        if not all(self._handles(name) for name in by_activity):
+            workers = await self._backend.views.workers()
+            served = {label for worker in workers for label in worker.labels}
+            by_activity = {n: t for n, t in by_activity.items() if n in served or self._handles(n)}
+        activities: list[Activity] = []
+        owners: list[int] = []
+        for index, who in enumerate(whose):
+            try:
+                activities += [self._activity(name, task, who) for name, task in by_activity.items()]
+            except InvalidMessageError as error:
+                log.warning("trigger.not_scheduled", user_id=who.get("user_id"), reason=str(error))
+            owners += [index] * (len(activities) - len(owners))
+        scheduled = await self._backend.triggers.touch(activities) if activities else []
+        fresh = {owner for owner, word in zip(owners, scheduled, strict=True) if word}
+        return [index in fresh for index in range(len(whose))]
+
     async def fire_for_puller(self, task_type: str) -> TaskSettings | None:
         """Fire what is due of a type that nobody handles, for one who does the work without a handler.
 
@@ -198,7 +228,7 @@ class Triggers:
     async def task(self, task_type: str, who: Who) -> TaskState | None:
         """One task; None if there is none."""
         await self._known(task_type)
-        found = await self._backend.triggers.tasks(task_type, self._key(who))
+        found = await self._backend.triggers.tasks(task_type, self.key_of(who))
         return found[0] if found else None
 
     async def run_now(self, task_type: str, who: Who) -> bool:
@@ -217,7 +247,7 @@ class Triggers:
         settings = await self._known(task_type)
         if settings.trigger_mode == "user_activity":
             who = {**who, "user_id": who.get("user_id") or ""}  # which must be there
-        return await self.cancel_key(task_type, self._key(who))
+        return await self.cancel_key(task_type, self.key_of(who))
 
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
         """The same for a user key as it stands in the backend."""
@@ -260,7 +290,8 @@ class Triggers:
             return f"its trigger_mode is {known.trigger_mode}"
         return "it is disabled"
 
-    def _key(self, who: Who) -> str:
+    def key_of(self, who: Who) -> str:
+        """The user key that ids make; the one of no user without a user id."""
         user_id = who.get("user_id")
         return (
             GLOBAL_KEY

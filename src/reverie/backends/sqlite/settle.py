@@ -114,7 +114,9 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
     status = status_of(*rows[0])
     if settlement.move is Move.COMPLETE:
         if step.apply_effects is not None and settlement.effects:
-            step.apply_effects(step.connection, settlement.claim.message, settlement.effects, step.now)
+            step.apply_effects(
+                step.connection, settlement.claim.message, settlement.effects, settlement.prepared, step.now
+            )
         insert(step, settlement.follow_ups)
     elif settlement.delay_ms and status is Status.WAITING:
         due = step.now + settlement.delay_ms

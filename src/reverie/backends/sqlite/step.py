@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from reverie.effect import Effect
     from reverie.message import Message
 
-    ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], int], None]
-    """Writes the effects of one message in the settling transaction: (connection, message, effects, now)."""
+    ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], Any, int], None]
+    """Writes the effects of one message in the settling transaction: connection, message, effects, what the
+    store has prepared for them, now."""
 
 __all__ = ["UNWRITABLE", "Step"]
 

@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal
 
 import apsw
 import msgspec
 
+from reverie.base.threads import ThreadPool
 from reverie.effect import Source
+from reverie.errors import VersionConflictError
 from reverie.memory.interface import Applied, Hit, MemoryItem
-from reverie.memory.words import index_words, match_expression
+from reverie.memory.sqlite.effects import apply_effects, prepare_words, to_json
+from reverie.memory.words import match_expression
 from reverie.message import Message
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reverie.backends.sqlite.step import ApplyEffects
     from reverie.base.clock import Clock
     from reverie.effect import Effect
-    from reverie.memory.interface import Application, SearchQuery
+    from reverie.memory.interface import Application, SearchQuery, Tenant
+    from reverie.message import Lane
     from reverie.storage.sqlite import Database
 
-__all__ = ["SqliteMemoryStore", "apply_effects"]
+__all__ = ["SqliteMemoryStore"]
 
-SQL = load_queries(__package__ or "", "store.sql")
-
-
-def apply_effects(connection: apsw.Connection, message: Message, effects: Sequence[Effect], now: int) -> None:
-    """Write the effects of one message, inside whatever transaction the connection is in."""
-    for effect in effects:
-        rows = connection.execute(
-            SQL["insert_item"],
-            {
-                "user_id": message.user_id,
-                "id": effect.memory_id,
-                "project_id": message.mem_cube_id,
-                "server_session_id": effect.session_id or message.session_id,
-                "kind": effect.kind,
-                "tier": effect.tier,
-                "text": effect.text,
-                "tags": _json(effect.tags),
-                "info": None if effect.info is None else _json(effect.info),
-                "sources": _json(effect.sources),
-                "now": now,
-            },
-        ).fetchall()
-        if rows:
-            words = {"seq": rows[0][0], "words": index_words(effect.text)}
-            connection.execute(SQL["insert_words"], words)
-        else:
-            known = connection.execute(
-                SQL["text_of"], {"user_id": message.user_id, "id": effect.memory_id}
-            ).get
-            if known != effect.text:
-                raise ValueError(f"the memory id {effect.memory_id!r} is taken by another text")
+ITEM_COLUMNS = (
+    "i.id, i.user_id, i.project_id, i.text, i.kind, i.tier, i.server_session_id, i.tags, i.info, i.sources, "
+    "i.created_at_epoch, i.updated_at_epoch, i.version, i.superseded_by, i.access_count, i.accessed_at_epoch"
+)
+"""What `_item` reads, in this order; statements name it `item_columns`."""
+SQL = {
+    name: text.replace("item_columns", ITEM_COLUMNS)
+    for name, text in load_queries(__package__ or "", "store.sql").items()
+}
+PREPARERS = 2
+"""Threads that prepare effects."""
 
 
 class SqliteMemoryStore:
@@ -62,6 +48,7 @@ class SqliteMemoryStore:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._preparers = ThreadPool(PREPARERS, "reverie-prepare")
 
     async def open(self) -> None:
         """See `MemoryStore.open`."""
@@ -70,13 +57,32 @@ class SqliteMemoryStore:
 
     async def close(self) -> None:
         """See `MemoryStore.close`."""
+        self._preparers.close()
         self._database.close()
+
+    def effects_within(self, database: Database) -> ApplyEffects | None:
+        """See `SharesDatabase.effects_within`."""
+        return apply_effects if database is self._database else None
+
+    async def prepare(self, effects: Sequence[Effect]) -> dict[str, str]:
+        """See `EffectStore.prepare`: the index words of new texts."""
+        return await asyncio.wrap_future(self._preparers.submit(lambda: prepare_words(effects)))
 
     async def apply(self, batch: Sequence[Application]) -> list[Applied]:
         """See `EffectStore.apply`."""
 
         def job(connection: apsw.Connection) -> list[Applied]:
-            return [self._apply_one(connection, application) for application in batch]
+            answers: list[Applied] = []
+            stopped: set[Lane] = set()
+            for application in batch:
+                message = application.message
+                if message.lane in stopped:
+                    answers.append(Applied(key=message.key, state="conflict"))
+                    continue
+                answers.append(self._apply_one(connection, application))
+                if answers[-1].state == "conflict":
+                    stopped.add(message.lane)
+            return answers
 
         return await self._database.write(job)
 
@@ -85,47 +91,61 @@ class SqliteMemoryStore:
         expression = match_expression(query.text)
         if not expression:
             return []
-        bindings = {
-            "expression": expression,
-            "user_id": query.user_id,
-            "cubes": _json(query.mem_cube_ids) if query.mem_cube_ids else None,
-            "limit": query.limit,
-        }
-
-        def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
-            return connection.execute(SQL["search"], bindings).fetchall()
-
-        rows = await self._database.read(job)
+        rows = await self._rows(
+            "search",
+            expression=expression,
+            user_id=query.user_id,
+            cubes=to_json(query.mem_cube_ids) if query.mem_cube_ids else None,
+            limit=query.limit,
+        )
         best = rows[0][0] if rows else 1.0
         return [Hit(score=row[0] / best, item=_item(row)) for row in rows]
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""
-
-        def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
-            return connection.execute(SQL["get"], {"user_id": user_id, "id": memory_id}).fetchall()
-
-        rows = await self._database.read(job)
+        rows = await self._rows("get", user_id=user_id, id=memory_id)
         return _item(rows[0]) if rows else None
 
+    async def items(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[MemoryItem]:
+        """See `MemoryStore.items`."""
+        user_id, cube = tenant
+        rows = await self._rows("items", user_id=user_id, project_id=cube, ids=to_json(list(memory_ids)))
+        return [_item(row) for row in rows]
+
+    async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
+        """See `MemoryStore.tenants`."""
+        user_id, cube = after or ("", "")
+        return [
+            (row[0], row[1])
+            for row in await self._rows("tenants", user_id=user_id, project_id=cube, limit=limit)
+        ]
+
+    async def _rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
+        def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
+            return connection.execute(SQL[statement], bindings).fetchall()
+
+        return await self._database.read(job)
+
     def _apply_one(self, connection: apsw.Connection, application: Application) -> Applied:
-        key = application.message.key
+        message = application.message
+        key, now = message.key, self._clock.now()
         identity = {"user_id": key.user_id, "item_id": key.item_id}
-        now = self._clock.now()
+        entry = {
+            "fingerprint": message.fingerprint(),
+            "closed": application.close,
+            "losses": message.losses,
+            "requeues": message.requeues,
+            "follow_ups": to_json(application.follow_ups),
+            "now": now,
+        }
         try:
             with connection:  # a savepoint
-                entry = {
-                    "fingerprint": application.message.fingerprint(),
-                    "closed": application.close,
-                    "losses": application.message.losses,
-                    "requeues": application.message.requeues,
-                    "follow_ups": _json(application.follow_ups),
-                    "now": now,
-                }
                 if connection.execute(SQL["enter_inbox"], identity | entry).fetchall():
-                    apply_effects(connection, application.message, application.effects, now)
-                    state = "closed" if application.close else "applied"
-                    return Applied(key=key, state=state, follow_ups=application.follow_ups)  # type: ignore[arg-type]
+                    apply_effects(connection, message, application.effects, application.prepared, now)
+                    state: Literal["closed", "applied"] = "closed" if application.close else "applied"
+                    return Applied(key=key, state=state, follow_ups=application.follow_ups)
+        except VersionConflictError as error:
+            return Applied(key=key, state="conflict", error=str(error))
         except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError, RecursionError) as error:
             return Applied(key=key, state="rejected", error=repr(error))
         rows: list[tuple[Any, ...]] = connection.execute(SQL["read_inbox"], identity).fetchall()
@@ -136,7 +156,10 @@ class SqliteMemoryStore:
 
 
 def _item(row: tuple[Any, ...]) -> MemoryItem:
-    _, item_id, user_id, cube, text, kind, tier, session, tags, info, sources, created, updated = row
+    (
+        _, item_id, user_id, cube, text, kind, tier, session, tags, info, sources,
+        created, updated, version, superseded_by, access_count, accessed_at,
+    ) = row  # fmt: skip
     return MemoryItem(
         id=item_id,
         user_id=user_id,
@@ -150,12 +173,12 @@ def _item(row: tuple[Any, ...]) -> MemoryItem:
         sources=_decode_sources(sources),
         created_at=created,
         updated_at=updated,
+        version=version,
+        superseded_by=superseded_by,
+        access_count=access_count,
+        accessed_at=accessed_at,
     )
 
 
 _decode_sources = msgspec.json.Decoder(tuple[Source, ...]).decode
 _decode_messages = msgspec.json.Decoder(tuple[Message, ...]).decode
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

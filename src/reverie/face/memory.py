@@ -1,0 +1,76 @@
+"""Remembering and finding: `scheduler.memory`, in an async and a blocking form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reverie.base.bridge import Bridge, blocking, submitting
+from reverie.capture.intake import add_message
+from reverie.memory.interface import SearchQuery
+from reverie.message import new_item_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.moves import Submitted
+    from reverie.face.scheduler import AsyncScheduler
+    from reverie.memory.interface import Hit, MemoryItem
+    from reverie.turn import Turn
+
+__all__ = ["AsyncMemory", "Memory"]
+
+
+class AsyncMemory:
+    """Remembering and finding, as part of an `AsyncScheduler`."""
+
+    def __init__(self, scheduler: AsyncScheduler) -> None:
+        self._scheduler = scheduler
+
+    async def add(
+        self,
+        text: str | Sequence[Turn],
+        *,
+        user_id: str,
+        mem_cube_id: str = "",
+        item_id: str | None = None,
+        session_id: str | None = None,
+        task_id: str | None = None,
+        info: dict[str, Any] | None = None,
+    ) -> Submitted:
+        """Hand over something to remember; when this returns it is kept, soon after it is found."""
+        message = add_message(
+            text,
+            user_id=user_id,
+            mem_cube_id=mem_cube_id,
+            item_id=item_id or new_item_id(),
+            session_id=session_id,
+            task_id=task_id,
+            info=info,
+        )
+        return (await self._scheduler.submit_messages([message]))[0]
+
+    async def search(
+        self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
+    ) -> list[Hit]:
+        """The memories of a user that fit best, best first."""
+        await self._scheduler.open()
+        search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)
+        return await self._scheduler.runtime.store.search(search)
+
+    async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
+        """One memory of a user."""
+        await self._scheduler.open()
+        return await self._scheduler.runtime.store.get(user_id, memory_id)
+
+
+class Memory:
+    """Like `AsyncMemory`, for code that blocks."""
+
+    def __init__(self, inner: AsyncMemory, bridge: Bridge, direct: Callable[[], AsyncMemory | None]) -> None:
+        self._inner = inner
+        self._bridge = bridge
+        self._direct = direct
+
+    add = submitting(AsyncMemory.add)
+    search = blocking(AsyncMemory.search)
+    get = blocking(AsyncMemory.get)

@@ -1,0 +1,33 @@
+"""The catalogue of built-in handlers: one entry for each label that every installation handles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reverie.handlers.add import add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CATALOGUE", "Builtin"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builtin:
+    """A built-in handler. What is None follows the label's settings, then the worker's."""
+
+    label: str
+    function: Callable[..., Any]
+    batch: bool = False
+    level: int | None = None
+    """Default: the level that `LABEL_LEVELS` gives the label."""
+    timeout_s: float | None = None
+    max_attempts: int | None = None
+    credential: str | None = None
+    """The name of the credential that its messages use; default: the label."""
+    role: str = "writer"
+    """Who may submit its label."""
+
+
+CATALOGUE: tuple[Builtin, ...] = (Builtin(label="add", function=add),)

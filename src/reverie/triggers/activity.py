@@ -1,0 +1,125 @@
+"""Noting that users were active: a new memory from outside touches the triggers that wait for activity."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from reverie.base.logs import get_logger
+from reverie.errors import ReverieError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.moves import Submitted
+    from reverie.message import Message
+    from reverie.triggers.service import Triggers, Who
+
+__all__ = ["ActivityNotes"]
+
+log = get_logger(__name__)
+
+LABEL = "add"
+"""Messages of this label are a user's activity."""
+REST_S = 1.0
+"""A user is noted behind an answer at most once in so many seconds."""
+MOST_KNOWN = 100_000
+"""Users of whom it is known when they were noted; of more, all are forgotten."""
+
+
+class ActivityNotes:
+    """Notes activity behind the answer to a message, for all triggers at once. Safe from any thread.
+
+    Only messages that were accepted as new count, and only those from outside: what follows from other work
+    or was fired by a trigger never comes here.
+    """
+
+    def __init__(self, triggers: Triggers) -> None:
+        self._triggers = triggers
+        self._lock = threading.Lock()
+        self._waiting: dict[str, Who] = {}
+        """By user key: activity that is not noted yet."""
+        self._noted: dict[str, float] = {}
+        """By user key: when activity was last noted, by the monotonic clock."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Note on the running event loop from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    def note(self, messages: Sequence[Message], answers: Sequence[Submitted]) -> None:
+        """Note the users of newly accepted memories soon."""
+        if not any(message.label == LABEL for message in messages) or not self._triggers.enabled:
+            return
+        now = time.monotonic()
+        with self._lock:
+            for message, answer in zip(messages, answers, strict=True):
+                if message.label == LABEL and answer.status == "accepted":
+                    who = who_of(message)
+                    key = self._triggers.key_of(who)
+                    if now - self._noted.get(key, -REST_S) >= REST_S:
+                        self._waiting[key] = who
+                        self._remember(key, now)
+            wake = bool(self._waiting) and self._task is None
+        if wake and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._begin)
+
+    async def note_now(self, message: Message) -> tuple[bool, str | None]:
+        """Note the user of one message; whether that scheduled a run, and why it could not be noted.
+
+        It does not raise: the message is kept already, and a refusal would make its sender send it again.
+        """
+        who = who_of(message)
+        with self._lock:
+            self._remember(self._triggers.key_of(who), time.monotonic())
+        try:
+            return (await self._triggers.touch([who]))[0], None
+        except ReverieError as error:
+            log.warning("activity.not_noted", error=str(error))
+            return False, str(error)
+
+    async def flush(self) -> None:
+        """Note all that waits."""
+        while self._waiting:
+            with self._lock:
+                waiting, self._waiting = self._waiting, {}
+            try:
+                await self._triggers.touch(list(waiting.values()))
+            except ReverieError as error:
+                log.warning("activity.not_noted", users=len(waiting), error=str(error))
+
+    async def close(self) -> None:
+        """Note what waits, and nothing after that until the next `open`."""
+        task = self._task
+        self._loop = None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({task})
+        await self.flush()
+
+    def _begin(self) -> None:
+        if self._task is None and self._waiting:
+            self._task = asyncio.create_task(self.flush(), name="reverie-activity")
+            self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("activity.not_noted", error=repr(task.exception()))
+
+    def _remember(self, key: str, now: float) -> None:
+        if len(self._noted) >= MOST_KNOWN:
+            self._noted.clear()
+        self._noted[key] = now
+
+
+def who_of(message: Message) -> Who:
+    """The user, device and agent that a message is from."""
+    info = message.info or {}
+    given = {name: info.get(name) for name in ("device_id", "agent_id")}
+    return {
+        "user_id": message.user_id,
+        **{name: value if isinstance(value, str) and value else None for name, value in given.items()},  # type: ignore[typeddict-item]
+    }
