@@ -56,7 +56,7 @@ SPECS = st.tuples(
     st.sampled_from(USERS),
     st.sampled_from(list(LABELS)),
     st.integers(0, 12),
-    st.sampled_from([0, 0, 400]),
+    st.sampled_from([0, 0, 400, 900]),
     st.sampled_from([0, 0, 0, 900]),
 )
 """User, label, number, due in so many milliseconds, deadline in so many."""
@@ -103,7 +103,7 @@ class Moves(RuleBasedStateMachine):
 
     @rule(
         spec=SPECS,
-        policy=st.sampled_from(["skip", "replace", "extend"]),
+        policy=st.sampled_from(["skip", "replace", "extend", "sooner"]),
         key=st.sampled_from("xy"),
         window=st.sampled_from([0, 0, 2]),
     )

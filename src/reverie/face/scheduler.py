@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from reverie.base.clock import Clock
     from reverie.dispatch.middleware import Middleware
     from reverie.memory.interface import Hit, MemoryItem
+    from reverie.message import UniquePolicy
     from reverie.turn import Turn
 
 __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
@@ -58,7 +59,7 @@ class SubmitOptions(TypedDict, total=False):
     if_dependency_fails: Literal["fail", "run"]
     unique_key: str | None
     unique_window_s: float
-    unique_policy: Literal["skip", "replace", "extend"]
+    unique_policy: UniquePolicy
 
 
 class MessageFields(SubmitOptions, total=False):

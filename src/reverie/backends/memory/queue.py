@@ -283,20 +283,26 @@ class MemoryQueue:
             for item in waiting:
                 self._state.end(item, Status.CANCELLED)
             return None
-        if message.unique_policy == "extend" and waiting:
+        moves = message.unique_policy in {"extend", "sooner"}
+        if moves and waiting:
             self._reschedule(waiting[-1], message)
             return waiting[-1]
-        if message.unique_policy == "extend" and running:
+        if moves and running:
             return None
         return next(reversed(ended + running + waiting), None)
 
     def _reschedule(self, item: Item, message: Message) -> None:
+        """Move the due time of a waiting message to that of a new one, in the way the new one asks for."""
         now = self._clock.now()
-        due = to_epoch_ms(message.due) if message.due else now
-        if due > now:
+        due = max(now, to_epoch_ms(message.due) if message.due else now)
+        if message.unique_policy == "sooner":
+            was_put_off = item.started_at is not None  # by a retry or a snooze: its time holds
+            if was_put_off or item.due is None or item.due <= due:
+                return
+        elif due > now:
             self._state.leave_place(item)
         if item.place is None:
-            item.due = max(due, now)
+            item.due = due
             self._state.wakeup.expect(item.due)
 
     def _link(self, item: Item) -> None:

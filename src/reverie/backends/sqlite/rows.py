@@ -10,7 +10,7 @@ import msgspec
 from reverie.backends.moves import Status
 from reverie.backends.states import STORED_AS
 from reverie.base.clock import from_epoch_ms
-from reverie.message import Message
+from reverie.message import Message, UniquePolicy
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Rare(msgspec.Struct, omit_defaults=True):
     if_dependency_fails: Literal["fail", "run"] = "fail"
     unique_key: str | None = None
     unique_window_s: float = 0
-    unique_policy: Literal["skip", "replace", "extend"] = "skip"
+    unique_policy: UniquePolicy = "skip"
     user_key: str | None = None
 
 
