@@ -32,6 +32,7 @@ __all__ = [
     "UnknownItemError",
     "UnknownSchemeError",
     "UnknownTaskTypeError",
+    "VersionConflictError",
     "WaitTimeoutError",
     "is_secret",
     "redacted",
@@ -265,6 +266,16 @@ class UnknownTaskTypeError(ReverieError):
         self.task_type, self.known = task_type, known
         there_are = f"there are {', '.join(known)}" if known else "there are none"
         super().__init__(f"there is no task type {task_type!r} (scheduler.tasks); {there_are}")
+
+
+class VersionConflictError(ReverieError):
+    """A memory was changed after the handler read it."""
+
+    def __init__(self, memory_id: str, expected: int, found: int | None) -> None:
+        """Name the memory, the version that was read, and the one that is there (None: it is gone)."""
+        self.memory_id, self.expected, self.found = memory_id, expected, found
+        now = "is gone" if found is None else f"has version {found}"
+        super().__init__(f"memory {memory_id!r} {now}, but the handler read version {expected}")
 
 
 class WaitTimeoutError(ReverieError):

@@ -115,7 +115,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """One unit of work. Public alias: `ScheduleMessageItem`.
 
     Only `user_id` and `label` are needed to make one. The engine fills `level` when it is submitted, and
-    `attempts`, `losses`, `redis_message_id` and `stream_key` when it is handed to a handler.
+    `attempts`, `losses`, `conflicts`, `redis_message_id` and `stream_key` when it is handed to a handler.
     """
 
     user_id: str
@@ -156,6 +156,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Runs so far that ended with an outcome."""
     losses: int = 0
     """Claims so far that ended without one."""
+    conflicts: int = 0
+    """Runs in a row whose effects met another version of an item; a failed run begins the count anew."""
     requeues: int = 0
     """How often a person has sent it back after its end."""
     redis_message_id: str | None = None

@@ -11,6 +11,7 @@ from reverie.effect import Effect
 from reverie.message import Key, Lane, Message
 
 __all__ = [
+    "OF_MEMORY",
     "Accepted",
     "Advance",
     "Claim",
@@ -205,6 +206,13 @@ class Move(StrEnum):
     BURY = "bury"
 
 
+OF_MEMORY = "memory:"
+"""How the names of memos begin that hold what a step has read from memory.
+
+A conflict drops them: the next run must not build on what has changed since.
+"""
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker reports of one claim."""
 
@@ -218,15 +226,21 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     effects: tuple[Effect, ...] = ()
     """Applied in the same step by a queue whose `applies_effects` is true; others must be given none."""
     follow_ups: tuple[Message, ...] = ()
+    conflict: bool = False
+    """Only with RELEASE, without an attempt and a delay: the effects met another version of an item. It is
+    counted in `Message.conflicts`, and the memos of steps that read memory are dropped."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to one settlement."""
 
-    state: Literal["applied", "stale", "rejected"]
+    state: Literal["applied", "stale", "rejected", "conflict"]
     """stale: the claim is no longer this worker's. rejected: its effects could not be applied; nothing
-    of this settlement took hold and the claim still stands."""
+    of this settlement took hold and the claim still stands. conflict: its effects met another version of an
+    item, or those of an earlier settlement of its lane in the same call did; nothing of this settlement
+    took hold and the claim still stands."""
     error: str | None = None
+    """Why; None if the conflict is that of an earlier settlement."""
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,9 +30,10 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one application."""
 
     key: Key
-    state: Literal["applied", "already", "closed", "rejected"]
+    state: Literal["applied", "already", "closed", "rejected", "conflict"]
     """already: an earlier run was applied, and its follow-ups hold. closed: the message has ended without
-    effects, so none were applied. rejected: they could not be applied, and nothing was."""
+    effects, so none were applied. rejected: they could not be applied, and nothing was. conflict: they met
+    another version of an item, and nothing was applied."""
     follow_ups: tuple[Message, ...] = ()
     error: str | None = None
 

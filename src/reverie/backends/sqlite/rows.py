@@ -20,7 +20,7 @@ __all__ = ["decode_json", "extra_of", "load_statements", "message_from_row", "st
 
 MESSAGE_COLUMNS = (
     "user_id, id, message_type, memory_session_id, project_id, payload, level, retry_count, losses, "
-    "task_id, trace_id, user_name, info, timestamp_epoch, requeues, extra"
+    "conflicts, task_id, trace_id, user_name, info, timestamp_epoch, requeues, extra"
 )
 """What `message_from_row` takes, in this order; statements name it `message_columns`."""
 
@@ -72,7 +72,7 @@ def message_from_row(row: Sequence[Any]) -> Message:
     """Build a message from the columns of `MESSAGE_COLUMNS`."""
     (
         user_id, item_id, label, session_id, cube, payload, level, attempts, losses,
-        task_id, trace_id, user_name, info, timestamp, requeues, extra,
+        conflicts, task_id, trace_id, user_name, info, timestamp, requeues, extra,
     ) = row  # fmt: skip
     message = Message(
         user_id=user_id,
@@ -84,6 +84,7 @@ def message_from_row(row: Sequence[Any]) -> Message:
         level=level,
         attempts=attempts,
         losses=losses,
+        conflicts=conflicts,
         task_id=task_id,
         trace_id=trace_id,
         user_name=user_name,
