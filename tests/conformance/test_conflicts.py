@@ -70,7 +70,7 @@ async def test_the_end_keeps_the_count(bench: Bench, move: Move) -> None:
 
 
 async def test_a_new_and_a_requeued_message_begin_without(bench: Bench) -> None:
-    await bench.submit(msgspec.structs.replace(ONE, conflicts=7))
+    await bench.submit(msgspec.structs.replace(ONE, conflicts=7, level=3))
     (claim,) = await bench.claim()
     assert claim.message.conflicts == 0
     await settle(bench, conflict(claim))
