@@ -275,7 +275,7 @@ class VersionConflictError(ReverieError):
         """Name the item, the version that the handler has read, and the one that is there."""
         self.memory_id, self.expected, self.found = memory_id, expected, found
         now = "is gone" if found is None else f"has version {found}"
-        super().__init__(f"the memory {memory_id!r} {now}; the handler has read version {expected}")
+        super().__init__(f"memory {memory_id!r} {now}, but the handler read version {expected}")
 
 
 class WaitTimeoutError(ReverieError):

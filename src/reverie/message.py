@@ -12,7 +12,7 @@ import uuid
 from datetime import datetime
 from enum import IntEnum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -29,6 +29,7 @@ __all__ = [
     "Level",
     "Message",
     "MessageLimits",
+    "UniquePolicy",
     "check_batch",
     "check_message",
     "check_name",
@@ -111,11 +112,15 @@ os.register_at_fork(after_in_child=_RANDOM.seed)
 _NAMESPACE = uuid.UUID("6b1d7b0e-6a53-5c0e-9a55-8f2f5f6c7a10")
 
 
+UniquePolicy = Literal["skip", "replace", "extend", "sooner"]
+"""What happens to a message whose unique key is taken; see `Message.unique_policy`."""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One unit of work. Public alias: `ScheduleMessageItem`.
 
     Only `user_id` and `label` are needed to make one. The engine fills `level` when it is submitted, and
-    `attempts`, `losses`, `redis_message_id` and `stream_key` when it is handed to a handler.
+    `attempts`, `losses`, `conflicts`, `redis_message_id` and `stream_key` when it is handed to a handler.
     """
 
     user_id: str
@@ -145,10 +150,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """At most one unsettled message of its lane has this key; see `unique_policy`."""
     unique_window_s: float = 0
     """Seconds from its acceptance for which the key stays taken even if the message has ended."""
-    unique_policy: Literal["skip", "replace", "extend"] = "skip"
+    unique_policy: UniquePolicy = "skip"
     """If the key is taken: skip answers with the message that has it; replace cancels that one if it still
-    waits, and takes the key; extend moves its due time to this one's. A running one is left alone: then
-    replace and extend accept this message as one more."""
+    waits, and takes the key; extend moves its due time to this one's; sooner does that only if this one is
+    due earlier, and never to before the time of a retry. A running one is left alone:
+    replace accepts this message as one more, extend and sooner do if no other waits."""
     level: int | None = None
     """Decided by the label; see `Level`."""
     attempts: int = 0
@@ -247,7 +253,7 @@ def check_message(message: Message, limits: MessageLimits, *, of_system: bool = 
         _check_choice(message, "if_dependency_fails", ("fail", "run"))
         _check_dependencies(message, limits)
     if message.unique_window_s != 0 or message.unique_policy != "skip":
-        _check_choice(message, "unique_policy", ("skip", "replace", "extend"))
+        _check_choice(message, "unique_policy", get_args(UniquePolicy))
         _check_window(message.unique_window_s)
     if message.info is not None or message.user_key is not None:
         _check_rare(message, limits)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
+from reverie.backends.control import RequeueItems
 from reverie.backends.moves import Move, Presence, Settlement, Status
 from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidMessageError
@@ -229,6 +231,93 @@ async def test_extend_is_one_more_while_it_runs(bench: Bench) -> None:
     await settle(bench, done(claim))
     await bench.advance(5)
     assert await bench.run_all() == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "due"), [(5, 2, 2), (5, None, 0), (2, 5, 2), (5, -1, 0), (None, None, 0)]
+)
+async def test_sooner_takes_the_earlier_due_time(
+    bench: Bench, first: float | None, second: float | None, due: float
+) -> None:
+    dues = [None if seconds is None else within(bench, seconds) for seconds in (first, second)]
+    await bench.submit(unique("1", due=dues[0]))
+    (answer,) = (await bench.queue.submit([unique("2", "sooner", due=dues[1])])).answers
+    assert (answer.item_id, answer.status) == ("1", "duplicate")
+    assert await bench.status(message("2")) is None
+    if due:
+        assert (await bench.advance(due - 0.001)).staged == 0
+        bench.clock.advance(0.001)
+    await bench.advance()
+    assert await bench.run_all() == ["1"]
+
+
+async def test_sooner_leaves_what_has_its_place(bench: Bench) -> None:
+    await bench.submit(unique("1"), message("2"))
+    for due in (None, within(bench, 5)):
+        assert await bench.submit(unique("3", "sooner", due=due)) == ["duplicate"]
+    assert await bench.run_all() == ["1", "2"]
+
+
+async def test_who_waits_for_time_hears_of_what_comes_sooner(bench: Bench) -> None:
+    await bench.submit(unique("1", due=within(bench, 50)))
+    await asyncio.wait_for(bench.queue.wait([], None), 10)  # the news of the first due time
+    await bench.queue.advance(100)
+    waiting = asyncio.create_task(bench.queue.wait([], None))
+    await bench.submit(unique("2", "sooner", due=within(bench, 5)))
+    await asyncio.wait_for(waiting, 10)
+    assert (await bench.queue.advance(100)).next_due == bench.clock.now() + 5000
+
+
+@pytest.mark.parametrize("move", [Move.RETRY, Move.RELEASE])
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_sooner_is_never_before_the_time_of_a_retry(bench: Bench, move: Move, ordered: bool) -> None:
+    await bench.submit(unique("1"))
+    (claim,) = await bench.claim(ordered=ordered)
+    await settle(bench, Settlement(claim=claim, move=move, delay_ms=5000, error="later"))
+    (answer,) = (await bench.queue.submit([unique("2", "sooner")])).answers
+    assert (answer.item_id, answer.status) == ("1", "duplicate")
+    await bench.advance(4.9)
+    assert await bench.claim(ordered=ordered) == []
+    await bench.advance(0.1)
+    assert ids(await bench.claim(ordered=ordered)) == ["1"]
+
+
+async def test_sooner_moves_what_was_sent_back_and_put_off(bench: Bench) -> None:
+    await bench.submit(unique("1"))
+    (claim,) = await bench.claim()
+    await settle(bench, Settlement(claim=claim, move=Move.BURY, error="no"))
+    await bench.control(RequeueItems, user_id="ann")
+    await bench.submit(unique("2", "extend", due=within(bench, 50)))
+    assert await bench.submit(unique("3", "sooner", due=within(bench, 5))) == ["duplicate"]
+    await bench.advance(5)
+    assert await bench.run_all() == ["1"]
+
+
+async def test_sooner_keeps_one_more_behind_what_runs(bench: Bench) -> None:
+    await bench.submit(unique("1"))
+    (claim,) = await bench.claim()
+    assert await bench.submit(unique("2", "sooner", due=within(bench, 50))) == ["accepted"]
+    (answer,) = (await bench.queue.submit([unique("3", "sooner", due=within(bench, 5))])).answers
+    assert (answer.item_id, answer.status) == ("2", "duplicate")
+    await bench.advance(5)
+    assert await bench.claim() == []
+    await settle(bench, done(claim))
+    assert await bench.run_all() == ["2"]
+
+
+async def test_sooner_waits_for_what_it_depends_on(bench: Bench) -> None:
+    await bench.submit(message("parent"), unique("1", due=within(bench, 50), depends_on=("parent",)))
+    assert await bench.submit(unique("2", "sooner", due=within(bench, 5))) == ["duplicate"]
+    await bench.advance(5)
+    assert await bench.run_all() == ["parent", "1"]
+
+
+async def test_sooner_is_a_duplicate_of_what_ended_within_its_window(bench: Bench) -> None:
+    await bench.submit(unique("1", unique_window_s=10))
+    await bench.run_all()
+    assert await bench.submit(unique("2", "sooner")) == ["duplicate"]
+    bench.clock.advance(10)
+    assert await bench.submit(unique("3", "sooner")) == ["accepted"]
 
 
 async def test_a_known_id_wins_over_the_key(bench: Bench) -> None:

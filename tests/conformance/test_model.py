@@ -56,7 +56,7 @@ SPECS = st.tuples(
     st.sampled_from(USERS),
     st.sampled_from(list(LABELS)),
     st.integers(0, 12),
-    st.sampled_from([0, 0, 400]),
+    st.sampled_from([0, 0, 400, 900]),
     st.sampled_from([0, 0, 0, 900]),
 )
 """User, label, number, due in so many milliseconds, deadline in so many."""
@@ -103,7 +103,7 @@ class Moves(RuleBasedStateMachine):
 
     @rule(
         spec=SPECS,
-        policy=st.sampled_from(["skip", "replace", "extend"]),
+        policy=st.sampled_from(["skip", "replace", "extend", "sooner"]),
         key=st.sampled_from("xy"),
         window=st.sampled_from([0, 0, 2]),
     )
@@ -152,7 +152,7 @@ class Moves(RuleBasedStateMachine):
         self.run(self.model.queue.control(command))
         self.run(self.real.queue.control(command))
 
-    @rule(data=st.data(), step=st.sampled_from(["one", "two"]))
+    @rule(data=st.data(), step=st.sampled_from(["one", "memory:one", "memory:two"]))
     def save_memo(self, data, step: str) -> None:
         if self.claims:
             model, real = data.draw(st.sampled_from(self.claims))
@@ -178,13 +178,15 @@ class Moves(RuleBasedStateMachine):
         delay_ms=st.sampled_from([0, 0, 300]),
         follow=st.booleans(),
         keep=st.booleans(),
+        conflict=st.booleans(),
     )
-    def settle(self, data, move: Move, delay_ms: int, follow: bool, keep: bool) -> None:
+    def settle(self, data, move: Move, delay_ms: int, follow: bool, keep: bool, conflict: bool) -> None:
         """Report some claims, in any order; a kept claim may be reported again, and must then be stale."""
         if not self.claims:
             return
         chosen = data.draw(st.lists(st.sampled_from(self.claims), min_size=1, max_size=4, unique_by=id))
-        delay_ms = delay_ms if move in {Move.RETRY, Move.RELEASE} else 0
+        conflict = conflict and move is Move.RELEASE
+        delay_ms = delay_ms if move in {Move.RETRY, Move.RELEASE} and not conflict else 0
 
         def settlement(claim) -> Settlement:
             child = Message(
@@ -195,15 +197,18 @@ class Moves(RuleBasedStateMachine):
                 move=move,
                 attempt=move is not Move.RELEASE,
                 delay_ms=delay_ms,
-                error="because"
-                if move in {Move.RETRY, Move.BURY} or (move is Move.RELEASE and delay_ms)
-                else None,
+                error="because" if move in {Move.RETRY, Move.BURY} or delay_ms or conflict else None,
+                conflict=conflict,
                 follow_ups=(child,) if follow and move is Move.COMPLETE else (),
             )
 
         expected = self.run(self.model.queue.settle([settlement(model) for model, _ in chosen]))
         got = self.run(self.real.queue.settle([settlement(real) for _, real in chosen]))
         assert [a.state for a in got] == [a.state for a in expected]
+        if conflict:
+            for model, real in chosen:
+                memos = self.run(self.model.queue.load_memos(model))
+                assert self.run(self.real.queue.load_memos(real)) == memos
         if not keep:
             self.claims = [pair for pair in self.claims if pair not in chosen]
 
@@ -272,7 +277,8 @@ def by_lane(claims) -> dict:
     lanes: dict = {}
     for claim in claims:
         message = claim.message
-        lanes.setdefault(claim.lane, []).append((message.item_id, message.attempts, message.losses))
+        counts = (message.attempts, message.losses, message.conflicts)
+        lanes.setdefault(claim.lane, []).append((message.item_id, *counts))
     return lanes
 
 

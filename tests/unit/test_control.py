@@ -216,7 +216,10 @@ def test_what_a_message_asks_for_is_checked(url: str) -> None:
         for wrong, words in [
             ({"depends_on": ("x",)}, "depends_on='x'"),
             ({"depends_on": ("me",), "item_id": "me"}, "cannot depend on itself"),
-            ({"unique_policy": "other"}, "unique_policy='other': must be one of skip, replace, extend"),
+            (
+                {"unique_policy": "other"},
+                "unique_policy='other': must be one of skip, replace, extend, sooner",
+            ),
             ({"if_dependency_fails": "x"}, "must be one of fail, run"),
             ({"unique_window_s": -1}, "unique_window_s=-1"),
             ({"deadline": "soon"}, "deadline='soon'"),

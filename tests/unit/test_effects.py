@@ -267,7 +267,7 @@ def test_five_conflicts_in_a_row_are_a_bug(scheduler: Scheduler, caplog, clock: 
     item = scheduler.status("ann", receipt.item_id)[0]
     assert (item.status, item.attempts) == (Status.WAITING, 1)
     assert "5 times in a row" in item.error
-    assert "the memory 'note' has version 1; the handler has read version 7" in item.error
+    assert "memory 'note' has version 1, but the handler read version 7" in item.error
     assert "handler.bug" in caplog.text
     clock.advance(300)
     drain(scheduler)

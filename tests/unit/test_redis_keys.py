@@ -316,7 +316,7 @@ async def test_the_cost_of_a_move_does_not_grow_with_the_number_of_tenants() -> 
 
 async def test_a_changed_text_is_another_library(bench: Bench) -> None:
     assert library_name("a") != library_name("b")
-    assert library_name("a").startswith("reverie_v4_")
+    assert library_name("a").startswith("reverie_v5_")
     assert library_source().startswith(f"#!lua name={LIBRARY}\n")
     names = {row[1] for row in bench.server.function_list(LIBRARY)}
     assert names == {LIBRARY.encode()}

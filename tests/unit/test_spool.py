@@ -30,6 +30,7 @@ FILLED_BY_THE_ENGINE = {
     "level",
     "attempts",
     "losses",
+    "conflicts",
     "requeues",
     "redis_message_id",
     "stream_key",

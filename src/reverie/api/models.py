@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from reverie.message import Message, new_item_id
+from reverie.message import Message, UniquePolicy, new_item_id
 from reverie.turn import Turn
 
 __all__ = ["AddRequest", "PushRequest", "SearchRequest", "SubmitRequest", "Whose"]
@@ -150,7 +150,7 @@ class MessageModel(BaseModel):
     if_dependency_fails: Literal["fail", "run"] = "fail"
     unique_key: str | None = None
     unique_window_s: float = Field(0, ge=0)
-    unique_policy: Literal["skip", "replace", "extend"] = "skip"
+    unique_policy: UniquePolicy = "skip"
 
     def message(self) -> Message:
         """The message itself."""

@@ -99,7 +99,8 @@ class Queue(Protocol):
         of an ordered lane keeps its place at the front and its lane rests for `delay_ms`; one of an
         unordered label goes to the end when its delay is over. One whose cancellation was asked for ends
         as cancelled instead of waiting again or being buried; a completed one stays completed. Whoever
-        depends on a message that ends becomes eligible, or fails with it.
+        depends on a message that ends becomes eligible, or fails with it. If the effects of a settlement meet
+        another version of an item, it is answered `conflict`, and with it every later one of its lane.
         """
         ...
 

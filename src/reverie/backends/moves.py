@@ -210,6 +210,13 @@ class Move(StrEnum):
     BURY = "bury"
 
 
+OF_MEMORY = "memory:"
+"""How the names of memos begin that hold what a step has read from memory.
+
+A conflict drops them: the next run must not build on what has changed since.
+"""
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker reports of one claim."""
 
@@ -226,18 +233,20 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the store has prepared for the effects; see `EffectStore.prepare`."""
     follow_ups: tuple[Message, ...] = ()
     conflict: bool = False
-    """With RELEASE: the effects met another version of an item than the handler had read. The message is
-    handed back at once, no attempt used, and one conflict is counted."""
+    """Only with RELEASE, without an attempt and a delay: the effects met another version of an item. It is
+    counted in `Message.conflicts`, and the memos of steps that read memory are dropped."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to one settlement."""
 
-    state: Literal["applied", "stale", "conflict", "rejected"]
-    """stale: the claim is no longer this worker's. conflict: its effects met another version of an item, or
-    an earlier settlement of its lane did. rejected: its effects could not be applied. After a conflict or a
-    rejection nothing of this settlement took hold and the claim still stands."""
+    state: Literal["applied", "stale", "rejected", "conflict"]
+    """stale: the claim is no longer this worker's. rejected: its effects could not be applied; nothing
+    of this settlement took hold and the claim still stands. conflict: its effects met another version of an
+    item, or those of an earlier settlement of its lane in the same call did; nothing of this settlement
+    took hold and the claim still stands."""
     error: str | None = None
+    """Why; None if the conflict is that of an earlier settlement."""
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True):

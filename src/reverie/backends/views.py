@@ -54,6 +54,7 @@ class ItemStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     attempts: int = 0
     losses: int = 0
+    conflicts: int = 0
     message: Message | None = None
 
 

@@ -48,6 +48,7 @@ def print_item(row: ItemStatus, history: Sequence[Attempt]) -> None:
         "task": row.task_id,
         "status": row.status,
         "attempts": f"{row.attempts}, and {row.losses} lost" if row.losses else row.attempts,
+        "conflicts": row.conflicts or None,
         "submitted": moment(row.submitted_at),
         "started": moment(row.started_at),
         "ended": moment(row.ended_at),

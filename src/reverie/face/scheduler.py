@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reverie.backends.views import ItemStatus
     from reverie.base.clock import Clock
     from reverie.dispatch.middleware import Middleware
+    from reverie.message import UniquePolicy
 
 __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
 
@@ -49,7 +50,7 @@ class SubmitOptions(TypedDict, total=False):
     if_dependency_fails: Literal["fail", "run"]
     unique_key: str | None
     unique_window_s: float
-    unique_policy: Literal["skip", "replace", "extend"]
+    unique_policy: UniquePolicy
 
 
 class MessageFields(SubmitOptions, total=False):

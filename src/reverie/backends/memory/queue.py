@@ -13,6 +13,7 @@ from reverie.backends.fair_share import serve
 from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
 from reverie.backends.memory.state import Item
 from reverie.backends.moves import (
+    OF_MEMORY,
     Accepted,
     Advance,
     Claim,
@@ -255,6 +256,7 @@ class MemoryQueue:
                 due=None,
                 attempts=0,
                 losses=0,
+                conflicts=0,
                 requeues=0,
             ),
             fingerprint,
@@ -283,20 +285,26 @@ class MemoryQueue:
             for item in waiting:
                 self._state.end(item, Status.CANCELLED)
             return None
-        if message.unique_policy == "extend" and waiting:
+        moves = message.unique_policy in {"extend", "sooner"}
+        if moves and waiting:
             self._reschedule(waiting[-1], message)
             return waiting[-1]
-        if message.unique_policy == "extend" and running:
+        if moves and running:
             return None
         return next(reversed(ended + running + waiting), None)
 
     def _reschedule(self, item: Item, message: Message) -> None:
+        """Move the due time of a waiting message to that of a new one, in the way the new one asks for."""
         now = self._clock.now()
-        due = to_epoch_ms(message.due) if message.due else now
-        if due > now:
+        due = max(now, to_epoch_ms(message.due) if message.due else now)
+        if message.unique_policy == "sooner":
+            was_put_off = item.started_at is not None  # by a retry or a snooze: its time holds
+            if was_put_off or item.due is None or item.due <= due:
+                return
+        elif due > now:
             self._state.leave_place(item)
         if item.place is None:
-            item.due = max(due, now)
+            item.due = due
             self._state.wakeup.expect(item.due)
 
     def _link(self, item: Item) -> None:
@@ -392,7 +400,12 @@ class MemoryQueue:
         lane = state.lanes[item.message.lane]
         delay = settlement.delay_ms if move in {Move.RETRY, Move.RELEASE} else 0
         state.release(item, max(lane.min_idle_ms, delay if lane.ordered else 0))
-        item.update(attempts=item.message.attempts + settlement.attempt)
+        item.update(
+            attempts=item.message.attempts + settlement.attempt,
+            conflicts=0 if move is Move.RETRY else item.message.conflicts + settlement.conflict,
+        )
+        if settlement.conflict:
+            item.memos = {step: v for step, v in item.memos.items() if not step.startswith(OF_MEMORY)}
         outcome: Outcome = (
             "cancelled" if item.cancel_requested and move is not Move.COMPLETE else OUTCOME[move]
         )
@@ -458,7 +471,7 @@ class MemoryQueue:
     def _requeue(self, which: Selection) -> ControlResult:
         chosen, more = self._choose(which, Status.FAILED, Status.CANCELLED)
         for item in chosen:
-            item.update(attempts=0, losses=0, requeues=item.message.requeues + 1, deadline=None)
+            item.update(attempts=0, losses=0, conflicts=0, requeues=item.message.requeues + 1, deadline=None)
             item.status, item.error, item.deadline = Status.WAITING, None, None
             item.started_at = item.ended_at = item.place = None
             for scope in self._state.scopes(item.message.lane):

@@ -119,5 +119,6 @@ def _status(item: Item, *, with_message: bool) -> ItemStatus:
         error=item.error,
         attempts=message.attempts,
         losses=message.losses,
+        conflicts=message.conflicts,
         message=message if with_message else None,
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARY", "KeysVersionError", "Library", "library_name", "library_source"]
 
-VERSION = 4
+VERSION = 5
 COMMON = (
     "base",
     "scopes",

@@ -120,9 +120,10 @@ def _with_rules(details: _Details, message: Message) -> _Details:
 
 def _body(message: Message, level: int) -> Message:
     """The message as its handler will see it, but for what the engine fills in."""
-    changed = message.attempts or message.losses or message.requeues or message.redis_message_id
+    changed = message.attempts or message.losses or message.conflicts or message.requeues
     timed = message.timestamp or message.deadline or message.due
-    if message.level == level and not (changed or timed or message.stream_key):
+    placed = message.redis_message_id or message.stream_key
+    if message.level == level and not (changed or timed or placed):
         return message
     return msgspec.structs.replace(
         message,
@@ -132,6 +133,7 @@ def _body(message: Message, level: int) -> Message:
         due=None,
         attempts=0,
         losses=0,
+        conflicts=0,
         requeues=0,
         redis_message_id=None,
         stream_key=None,

@@ -53,6 +53,7 @@ class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     losses: int = 0
     requeues: int = 0
+    conflicts: int = 0
     claimed_at: int | None = None
     worker: str | None = None
 
@@ -206,15 +207,27 @@ class RedisViews:
         request = {"items": [(encode_id(one.user_id), one.item_id) for one in found]}
         reply = msgspec.msgpack.decode(await self._call("bodies", request), type=wire.BodiesReply)
         return [
-            wire.read_body(body, meta.submitted_at, meta.attempts, meta.losses, meta.requeues)
-            if body
-            else None
+            _message(meta, body) if body else None
             for (_, _, meta), body in zip(found, reply.bodies, strict=True)
         ]
 
     async def _call(self, function: str, request: dict[str, Any]) -> bytes:
         answer: bytes = await self._library.call(function, msgspec.msgpack.encode(request))
         return answer
+
+
+def _message(meta: TaskMeta, body: str) -> Message:
+    """The message of an item, of its body and what has happened to it."""
+    row = wire.MessageRow(
+        body,
+        "",
+        meta.submitted_at,
+        attempts=meta.attempts,
+        losses=meta.losses,
+        requeues=meta.requeues,
+        conflicts=meta.conflicts,
+    )
+    return wire.read_message(row)
 
 
 def _pairs(flat: Sequence[str]) -> list[tuple[str, str]]:
@@ -289,5 +302,6 @@ def _row(found: _Found, message: Message | None) -> ItemStatus:
         error=meta.error,
         attempts=meta.attempts,
         losses=meta.losses,
+        conflicts=meta.conflicts,
         message=message,
     )

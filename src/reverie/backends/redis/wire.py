@@ -46,7 +46,6 @@ __all__ = [
     "limits_row",
     "presence_row",
     "raise_refusal",
-    "read_body",
     "read_message",
     "settlement_row",
 ]
@@ -71,6 +70,7 @@ class MessageRow(msgspec.Struct, array_like=True, frozen=True):
     attempts: int = 0
     losses: int = 0
     requeues: int = 0
+    conflicts: int = 0
 
 
 class ServedLane(msgspec.Struct, array_like=True, frozen=True):
@@ -277,6 +277,7 @@ def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
         # An error may quote text that is no Unicode; it must not keep the settlement from being written.
         None if error is None else error.encode(errors="backslashreplace").decode(),
         [message_row(message, keys) for message in settlement.follow_ups],
+        settlement.conflict,
     )
 
 
@@ -381,22 +382,19 @@ def _filled(row: MessageRow, stream_key: str) -> Message:
 
 
 def read_message(row: MessageRow) -> Message:
-    """Build a message that has moved."""
-    return read_body(row.body, row.submitted_at, row.attempts, row.losses, row.requeues)
-
-
-def read_body(body: str, submitted_at: int, attempts: int, losses: int, requeues: int) -> Message:
     """Read a message and fill in what has happened to it.
 
     Without a time of its own it has the time of its submission. One that was sent back has no deadline.
     """
-    message = _decode_body(body)
+    message = _decode_body(row.body)
     fill = msgspec.structs.force_setattr
-    fill(message, "attempts", attempts)
-    fill(message, "losses", losses)
+    fill(message, "attempts", row.attempts)
+    fill(message, "losses", row.losses)
     if message.timestamp is None:
-        fill(message, "timestamp", from_epoch_ms(submitted_at))
-    if requeues:
-        fill(message, "requeues", requeues)
+        fill(message, "timestamp", from_epoch_ms(row.submitted_at))
+    if row.conflicts:
+        fill(message, "conflicts", row.conflicts)
+    if row.requeues:
+        fill(message, "requeues", row.requeues)
         fill(message, "deadline", None)
     return message

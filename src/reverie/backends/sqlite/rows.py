@@ -10,7 +10,7 @@ import msgspec
 from reverie.backends.moves import Status
 from reverie.backends.states import STORED_AS
 from reverie.base.clock import from_epoch_ms
-from reverie.message import Message
+from reverie.message import Message, UniquePolicy
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["decode_json", "extra_of", "load_statements", "message_from_row", "st
 
 MESSAGE_COLUMNS = (
     "user_id, id, message_type, memory_session_id, project_id, payload, level, retry_count, losses, "
-    "task_id, trace_id, user_name, info, timestamp_epoch, requeues, extra"
+    "conflicts, task_id, trace_id, user_name, info, timestamp_epoch, requeues, extra"
 )
 """What `message_from_row` takes, in this order; statements name it `message_columns`."""
 
@@ -35,7 +35,7 @@ class _Rare(msgspec.Struct, omit_defaults=True):
     if_dependency_fails: Literal["fail", "run"] = "fail"
     unique_key: str | None = None
     unique_window_s: float = 0
-    unique_policy: Literal["skip", "replace", "extend"] = "skip"
+    unique_policy: UniquePolicy = "skip"
     user_key: str | None = None
 
 
@@ -72,7 +72,7 @@ def message_from_row(row: Sequence[Any]) -> Message:
     """Build a message from the columns of `MESSAGE_COLUMNS`."""
     (
         user_id, item_id, label, session_id, cube, payload, level, attempts, losses,
-        task_id, trace_id, user_name, info, timestamp, requeues, extra,
+        conflicts, task_id, trace_id, user_name, info, timestamp, requeues, extra,
     ) = row  # fmt: skip
     message = Message(
         user_id=user_id,
@@ -84,6 +84,7 @@ def message_from_row(row: Sequence[Any]) -> Message:
         level=level,
         attempts=attempts,
         losses=losses,
+        conflicts=conflicts,
         task_id=task_id,
         trace_id=trace_id,
         user_name=user_name,

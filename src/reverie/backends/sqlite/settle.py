@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.moves import Move, Settled, Status
+from reverie.backends.moves import OF_MEMORY, Move, Settled, Status
 from reverie.backends.sqlite.advance import lose
 from reverie.backends.sqlite.attempts import note_run
 from reverie.backends.sqlite.claim import claimed_together, identity
@@ -14,6 +14,7 @@ from reverie.backends.sqlite.rows import load_statements, status_of, to_json
 from reverie.backends.sqlite.runs import Run
 from reverie.backends.sqlite.step import UNWRITABLE
 from reverie.backends.sqlite.submit import insert
+from reverie.errors import VersionConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,16 +33,24 @@ STORED_STATUS = {
     Move.BURY: "failed",
 }
 """A cancelled message is stored as failed with the error `cancelled`."""
+APPLIED = Settled(state="applied")
 OUTCOME = {Move.RETRY: "retry", Move.RELEASE: "handed_back", Move.CANCEL: "cancelled", Move.BURY: "failed"}
 
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
-    """End claims and give their lanes back."""
-    plain = [_is_plain(settlement) for settlement in settlements]
-    if not _end_together(step, list(compress(settlements, plain))):
+    """End claims and give their lanes back.
+
+    Effects may meet a conflict, and then nothing after them in their lane is settled. A lane that has effects
+    is therefore settled one by one, in its order.
+    """
+    changing = {settlement.claim.handle[1] for settlement in settlements if settlement.effects}
+    plain = [_is_plain(one) and one.claim.handle[1] not in changing for one in settlements]
+    together = list(compress(settlements, plain))
+    if together and not _end_together(step, together):
         plain = [False] * len(settlements)
+    conflicted: set[int] = set()
     answers = [
-        Settled(state="applied") if ended else _settle_one(step, settlement)
+        APPLIED if ended else _settle_in_order(step, settlement, conflicted)
         for settlement, ended in zip(settlements, plain, strict=True)
     ]
     step.finish()
@@ -90,19 +99,32 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
     return whole
 
 
+def _settle_in_order(step: Step, settlement: Settlement, conflicted: set[int]) -> Settled:
+    """Settle one, unless an earlier one of its lane has met a conflict; `conflicted` has those lanes."""
+    lane = settlement.claim.handle[1]
+    if lane in conflicted:
+        return Settled(state="conflict")
+    answer = _settle_one(step, settlement)
+    if answer.state == "conflict":
+        conflicted.add(lane)
+    return answer
+
+
 def _settle_one(step: Step, settlement: Settlement) -> Settled:
     if settlement.move is Move.LOSE:
         applied = lose(step, identity(settlement.claim), settlement.claim.handle[1])
-        return Settled(state="applied" if applied else "stale")
+        return APPLIED if applied else Settled(state="stale")
     try:
         with step.savepoint():
             status = _end_claim(step, settlement)
+    except VersionConflictError as error:
+        return Settled(state="conflict", error=str(error))
     except UNWRITABLE as error:
         return Settled(state="rejected", error=repr(error))
     if status is None:
         return Settled(state="stale")
     _released(step, settlement, status)
-    return Settled(state="applied")
+    return APPLIED
 
 
 def _end_claim(step: Step, settlement: Settlement) -> Status | None:
@@ -112,6 +134,9 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
     if not rows:
         return None
     status = status_of(*rows[0])
+    if settlement.conflict:
+        user_id, item_id = settlement.claim.key
+        step.rows(SQL["forget_memory"], {"user_id": user_id, "id": item_id, "of_memory": OF_MEMORY})
     if settlement.move is Move.COMPLETE:
         if step.apply_effects is not None and settlement.effects:
             step.apply_effects(
@@ -165,6 +190,8 @@ def _bindings(step: Step, settlement: Settlement) -> dict[str, Any]:
         "kept": move in {Move.COMPLETE, Move.CANCEL},
         "expires": expires,
         "attempt": settlement.attempt,
+        "retried": move is Move.RETRY,
+        "conflict": settlement.conflict,
         "now": step.now,
         "row": row,
         "user_id": user_id,

@@ -8,6 +8,7 @@ SET status = CASE WHEN cancel_requested AND :status <> 'completed' THEN 'failed'
     processed_at_epoch = CASE WHEN cancel_requested OR :status <> 'pending' THEN :now END,
     expires_at_epoch = CASE WHEN :kept OR cancel_requested THEN :expires END,
     retry_count = retry_count + :attempt, cancel_requested = 0,
+    conflicts = CASE WHEN :retried THEN 0 ELSE conflicts + :conflict END,
     place = CASE WHEN :status = 'pending' AND NOT cancel_requested THEN place END,
     claim_id = NULL, worker = CASE WHEN :status = 'completed' THEN worker END, lease_until_epoch = NULL,
     updated_at_epoch = :now
@@ -22,6 +23,10 @@ SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, p
     expires_at_epoch = :expires, cancel_requested = 0, place = NULL,
     claim_id = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
 WHERE rowid IN (SELECT value FROM json_each(:rows)) AND claim_id = :claimed || rowid AND +status = 'processing'
+
+-- name: forget_memory
+-- What a run has kept of the steps that read memory, after a conflict.
+DELETE FROM memos WHERE user_id = :user_id AND id = :id AND substr(step, 1, length(:of_memory)) = :of_memory
 
 -- name: postpone
 -- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place

@@ -217,23 +217,29 @@ def _insert_unique(step: Step, message: Message) -> Submitted:
     )
     waiting = [holder for holder in holders if holder[3] == "pending"]
     running = [holder for holder in holders if holder[3] == "processing"]
+    moves = message.unique_policy in {"extend", "sooner"}
     if message.unique_policy == "replace":
         for row, item_id, lane, *_ in waiting:
             step.end_waiting(row, message.user_id, item_id, lane, "cancelled")
-    elif message.unique_policy == "extend" and waiting:
+    elif moves and waiting:
         _reschedule(step, waiting[0], message)
         return Submitted(waiting[0][1], "duplicate")
-    elif holders and not (message.unique_policy == "extend" and running):
+    elif holders and not (moves and running):
         return Submitted(holders[0][1], "duplicate")
     return _insert_all(step, [message])[0]
 
 
 def _reschedule(step: Step, holder: tuple[Any, ...], message: Message) -> None:
+    """Move the due time of a waiting message to that of a new one, in the way the new one asks for."""
     row, _, lane, *_ = holder
-    due = to_epoch_ms(message.due) if message.due else step.now
-    step.rows(SQL["reschedule"], {"row": row, "due": due, "now": step.now})
-    step.lane(lane)
-    step.expect(max(due, step.now))
+    due = max(step.now, to_epoch_ms(message.due) if message.due else step.now)
+    bindings = {"row": row, "due": due, "now": step.now}
+    if message.unique_policy == "extend":
+        step.rows(SQL["reschedule"], bindings)
+        step.lane(lane)
+    elif not step.rows(SQL["bring_forward"], bindings):
+        return
+    step.expect(due)
 
 
 def _link(step: Step, children: Sequence[Message]) -> None:

@@ -88,10 +88,16 @@ ORDER BY CASE status WHEN 'pending' THEN 1 WHEN 'processing' THEN 2 ELSE 3 END, 
 -- name: reschedule
 -- A message whose time has come keeps its place; one that is put off leaves it.
 UPDATE pending_messages
-SET due_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN max(:due, :now) END,
+SET due_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN :due END,
     place = CASE WHEN :due > :now THEN NULL ELSE place END,
     updated_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN :now ELSE updated_at_epoch END
 WHERE rowid = :row
+
+-- name: bring_forward
+-- Only a message that waits for a later time, and not for that of a retry: one that was claimed before keeps its time.
+UPDATE pending_messages SET due_at_epoch = :due, updated_at_epoch = :now
+WHERE rowid = :row AND due_at_epoch > :due AND place IS NULL AND started_at_epoch IS NULL
+RETURNING 1
 
 -- name: tenant_depths
 SELECT t.user_id, t.project_id, sum(t.depth) FROM json_each(:tenants) AS given

@@ -147,5 +147,6 @@ def _item(row: tuple[Any, ...], *, with_message: bool) -> ItemStatus:
         error=error,
         attempts=message.attempts,
         losses=message.losses,
+        conflicts=message.conflicts,
         message=message if with_message else None,
     )

@@ -163,7 +163,7 @@ local function requeue_one(step, found)
   item.body = redis.call('HGET', step.prefix .. ':dead', reference(found.user, found.id))
   forget_end(step, found.user, found.id, item)
   item.status, item.run, item.note, item.started_at = 'waiting', '', '', 'null'
-  item.attempts, item.losses = 0, 0
+  item.attempts, item.losses, item.rare.conflicts = 0, 0, nil
   item.rare.requeues = (item.rare.requeues or 0) + 1
   count(step, label_of(item), 1, 0)
   take_unique(step, found.id, item)

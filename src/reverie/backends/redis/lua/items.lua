@@ -15,12 +15,13 @@ do
   local RUN_PATTERN = '^"claimed_at":%d+,"worker":"[^"]*",()'
   local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
 
-  -- The rare fields, numbers all: how often a person has sent it back; 1 if someone wants its run cancelled; when
+  -- The rare fields, numbers all: how often a person has sent it back; how many conflicts it has met in a row; 1 if someone wants its run cancelled; when
   -- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it; when
   -- it last came into its lane, if not when it was submitted; how many of its runs are remembered; 1 if it has a
   -- deadline or a unique key, or is the run of a task.
   local RARE = {
     'requeues',
+    'conflicts',
     'cancel_requested',
     'due',
     'waits_for',
@@ -32,6 +33,7 @@ do
   }
   local IS_RARE = {
     requeues = true,
+    conflicts = true,
     cancel_requested = true,
     due = true,
     waits_for = true,
@@ -284,6 +286,7 @@ end
 
 -- What a worker or a view must know of a message beside its body.
 local function message_row(item, body)
-  local requeues = item.rare.requeues or 0
-  return { body, item.entry, item.submitted_at, waiting_since(item), item.attempts, item.losses, requeues }
+  local requeues, conflicts = item.rare.requeues or 0, item.rare.conflicts or 0
+  local since = waiting_since(item)
+  return { body, item.entry, item.submitted_at, since, item.attempts, item.losses, requeues, conflicts }
 end

@@ -91,7 +91,8 @@ local function leave_place(step, user, item_id, item)
   end
 end
 
--- Moves the due time of a waiting message. One whose time has come keeps its place unless it is put off.
+-- Moves the due time of a waiting message to now or later. One whose time has come keeps its place unless it is put
+-- off.
 local function reschedule(step, user, item_id, item, due)
   if item.entry ~= '' then
     if due <= step.now then
@@ -103,7 +104,7 @@ local function reschedule(step, user, item_id, item, due)
     settle_in(step, user, item_id, item)
     return
   end
-  item.rare.due = math.max(due, step.now)
+  item.rare.due = due
   if not item.body and not item.rare.waits_for then
     note_due(step, user, item_id, item)
   end

@@ -1,9 +1,29 @@
 -- Settling: only the holder of a claim is heard; what it reports takes hold whole.
 --
 -- Completions that nothing follows from come in groups of one lane and one claim: lane, claim id, item ids. Of all
--- others a row has user, item id, claim id, lane, move, whether it was an attempt, delay, error, follow-ups.
+-- others a row has user, item id, claim id, lane, move, whether it was an attempt, delay, error, follow-ups, whether
+-- its effects have met another version of an item.
 
+local OF_MEMORY = 'memory:' -- as in `reverie.backends.moves`
 local ENDS = { complete = 'completed', cancel = 'cancelled', bury = 'failed' }
+
+-- Counts a conflict, and drops what a run has kept of the steps that read memory.
+local function note_conflict(step, user, item_id, item)
+  item.rare.conflicts = (item.rare.conflicts or 0) + 1
+  if not item.rare.memos then
+    return
+  end
+  local key, dropped = key_of(step, 'memos', user, item_id), {}
+  for _, name in ipairs(redis.call('HKEYS', key)) do
+    if string.sub(name, 1, #OF_MEMORY) == OF_MEMORY then
+      dropped[#dropped + 1] = name
+    end
+  end
+  send('HDEL', key, dropped)
+  if redis.call('EXISTS', key) == 0 then
+    item.rare.memos = nil
+  end
+end
 
 -- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place.
 local function wait_again(step, lane, item, row)
@@ -35,6 +55,11 @@ local function end_claim(step, item, row)
   end_runs(step, lane, 1, item.claim_id, math.max(lane.min_idle, waits and lane.ordered and delay or 0))
   item.claim_id = ''
   item.attempts = item.attempts + (row[6] and 1 or 0)
+  if move == 'retry' then
+    item.rare.conflicts = nil
+  elseif row[10] then
+    note_conflict(step, user, item_id, item)
+  end
   if item.rare.cancel_requested and move ~= 'complete' then
     end_item(step, user, item_id, item, 'cancelled', row[8])
   elseif waits then

@@ -11,6 +11,11 @@ local FEW = 10 -- messages of a submit that looks at each lane before, and for a
 
 local new_item, insert_all, plain_rows, may_come_plain, insert_all_plain
 do
+  -- Whether a message waits for a later time than this, and not for that of a retry: then it was never claimed.
+  local function may_come_sooner(item, due)
+    return item.started_at == 'null' and (item.rare.due or 0) > due
+  end
+
   -- What happens to those that have the unique key; the one that stands for the new message, if there is one.
   local function make_way(step, message)
     local user, policy = message[1], message[9]
@@ -20,10 +25,13 @@ do
       for _, holder in ipairs(holders.waiting) do
         end_item(step, user, holder.id, holder.item, 'cancelled')
       end
-    elseif policy == 'extend' and last then
-      reschedule(step, user, last.id, last.item, message[7] or step.now)
+    elseif (policy == 'extend' or policy == 'sooner') and last then
+      local due = math.max(message[7] or step.now, step.now)
+      if policy == 'extend' or may_come_sooner(last.item, due) then
+        reschedule(step, user, last.id, last.item, due)
+      end
       return last.id
-    elseif policy ~= 'extend' or #holders.in_progress == 0 then
+    elseif policy == 'skip' or #holders.in_progress == 0 then
       last = last or holders.in_progress[#holders.in_progress] or holders.ended[#holders.ended]
       return last and last.id
     end
