@@ -168,7 +168,8 @@ class Runtime:
         services, self._services = self._services, []
         for entry in reversed(services):
             await entry.service.stop(self.settings.worker.grace_s)
-        await self.worker.stop(self.settings.worker.grace_s)  # a drain may have used it
+        if all(entry.service is not self.worker for entry in services):
+            await self.worker.stop(self.settings.worker.grace_s)  # a drain may have used it
         self.worker = self._new_worker()
         if self.opened:
             await self.activity.close()

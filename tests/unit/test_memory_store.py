@@ -169,7 +169,7 @@ async def settle(
         (claim,) = await backend.queue.claim(request)
     if earlier is not None:
         await store.apply([earlier])
-    settler = Settler(backend, store, lambda *_: None)
+    settler = Settler(backend, store, lambda *_: None, lambda *_: pytest.fail("no conflict"))
     settler.put([Settlement(claim=claim, move=move, **fields)])
     await settler.flush()
     return backend

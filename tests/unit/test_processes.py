@@ -437,8 +437,12 @@ def test_decorated_configured_and_counted(tmp_path: Path, monkeypatch: pytest.Mo
     import decorated  # noqa: PLC0415
 
     first, second = (decorated.scheduler.runtime.registry.get(label) for label in "ab")
-    assert (first.is_cpu, first.import_path, first.concurrency) == (True, "decorated:first", os.cpu_count())
-    assert (second.is_cpu, second.concurrency) == (True, 3)
+    assert (first.place, first.import_path, first.concurrency) == (
+        "process",
+        "decorated:first",
+        os.cpu_count(),
+    )
+    assert (second.place, second.concurrency) == ("process", 3)
 
 
 def test_a_whole_scheduler_with_cpu_handlers(tmp_path: Path, clock: ManualClock, started) -> None:

@@ -28,7 +28,7 @@ APPLIED = Settled(state="applied")
 REQUEST = ClaimRequest(worker="w", wants={"work": Want(slots=100, per_slot=10)})
 
 
-def apply(connection, message, effects, now) -> None:
+def apply(connection, message, effects, prepared, now) -> None:
     """Write a row for each effect; one of the memory `changed` meets another version of it."""
     for effect in effects:
         connection.execute("INSERT INTO written VALUES (?, ?)", (message.item_id, effect.memory_id))
@@ -45,7 +45,8 @@ class Bench:
     async def claim(self, *items: str) -> list[Claim]:
         """Submit messages and claim them; `b1` and `b2` are of user b."""
         messages = [Message(user_id=item[0], item_id=item, label="work") for item in items]
-        claims = (await self.queue.submit(messages, REQUEST)).claims
+        await self.queue.submit(messages)
+        claims = await self.queue.claim(REQUEST)
         assert [claim.message.item_id for claim in claims] == list(items)
         return claims
 
