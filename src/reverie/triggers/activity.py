@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
+from time import monotonic as _now
 from typing import TYPE_CHECKING
 
 from reverie.base.logs import get_logger
@@ -54,7 +54,7 @@ class ActivityNotes:
         """Note the users of newly accepted memories soon."""
         if not any(message.label == LABEL for message in messages) or not self._triggers.enabled:
             return
-        now = time.monotonic()
+        now = _now()
         with self._lock:
             for message, answer in zip(messages, answers, strict=True):
                 if message.label == LABEL and answer.status == "accepted":
@@ -74,7 +74,7 @@ class ActivityNotes:
         """
         who = who_of(message)
         with self._lock:
-            self._remember(self._triggers.key_of(who), time.monotonic())
+            self._remember(self._triggers.key_of(who), _now())
         try:
             return (await self._triggers.touch([who]))[0], None
         except ReverieError as error:
