@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.interface import Backend
-    from reverie.backends.moves import Accepted, Claim, Settlement, Submitted
+    from reverie.backends.moves import Claim, Settlement, Submitted
     from reverie.base.clock import Clock
     from reverie.base.service import LoopService
     from reverie.dispatch.middleware import Middleware
@@ -190,7 +190,7 @@ class Runtime:
             fields = msgspec.to_builtins(message)
             self.spool.write(fields | {"trace_id": message.trace_id or trace_id})
 
-    def submit_from_thread(self, messages: Sequence[Message]) -> Accepted:
+    def submit_from_thread(self, messages: Sequence[Message]) -> list[Submitted]:
         """Submit prepared messages from the calling thread."""
         assert self._takes_here is not None
         return self._takes_here.submit_here(messages)
@@ -216,7 +216,7 @@ class Runtime:
 
     async def _submit(self, messages: Sequence[Message]) -> list[Submitted]:
         prepared, at = self.prepare(messages), self.clock.now()
-        answers = (await self.backend.queue.submit(prepared)).answers
+        answers = await self.backend.queue.submit(prepared)
         self.accepted(prepared, answers, at)
         return answers
 

@@ -163,7 +163,7 @@ async def test_queues_with_different_prefixes_are_apart(server: Valkey, tmp_path
         await other.open()
         try:
             accepted = await other.queue.submit([reverie.Message(user_id="ann", label="note", item_id="1")])
-            assert [answer.status for answer in accepted.answers] == ["accepted"]
+            assert [answer.status for answer in accepted] == ["accepted"]
         finally:
             await other.close()
         await case.scheduler.start()

@@ -17,7 +17,7 @@ from reverie.face.scheduler import AsyncScheduler, Scheduler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reverie.backends.moves import Accepted
+    from reverie.backends.moves import Submitted
     from reverie.message import Key, Message
 
 __all__ = ["GlobalScheduler", "mem_scheduler"]
@@ -33,7 +33,7 @@ class _LazyAsyncScheduler(AsyncScheduler):
 
     submitted: dict[Key, str]
 
-    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
+    async def _submit(self, prepared: Sequence[Message]) -> list[Submitted]:
         await self.start()
         accepted = await super()._submit(prepared)
         self.submitted.update((message.key, message.label) for message in prepared if message.due is None)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from reverie.backends.moves import Accepted
     from reverie.backends.views import ItemStatus
     from reverie.base.clock import Clock
     from reverie.dispatch.middleware import Middleware
@@ -181,10 +180,10 @@ class AsyncScheduler(Registration):
             await self._spool(messages)
             return [Submitted(message.item_id, "spooled") for message in messages]
         failpoint("after_accept")
-        self.runtime.accepted(prepared, accepted.answers, at)
-        return accepted.answers
+        self.runtime.accepted(prepared, accepted, at)
+        return accepted
 
-    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
+    async def _submit(self, prepared: Sequence[Message]) -> list[Submitted]:
         await self.open()
         return await self.runtime.backend.queue.submit(prepared)
 
@@ -304,7 +303,7 @@ class _DirectScheduler(AsyncScheduler):
         self.runtime = runtime
         self.memory = AsyncMemory(self)
 
-    async def _submit(self, prepared: Sequence[Message]) -> Accepted:
+    async def _submit(self, prepared: Sequence[Message]) -> list[Submitted]:
         return self.runtime.submit_from_thread(prepared)
 
     async def _spool(self, messages: Sequence[Message]) -> None:

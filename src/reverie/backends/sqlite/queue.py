@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reverie.backends.moves import Accepted
 from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.outbox import Outbox
 from reverie.backends.sqlite.step import Step
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
         Renewal,
         Settled,
         Settlement,
+        Submitted,
     )
-    from reverie.backends.sqlite.claim import Claimed
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.base.clock import Clock
     from reverie.message import Message
@@ -62,36 +61,25 @@ class SqliteQueue:
         self._overdue: list[Message] = []
         self._outbox = Outbox(self._write)
 
-    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+    async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
-        return await asyncio.wrap_future(self.submit_soon(messages, claim))
+        return await asyncio.wrap_future(self._outbox.put(messages))
 
-    def submit_soon(
-        self, messages: Sequence[Message], request: ClaimRequest | None = None
-    ) -> Future[Accepted]:
-        """Submit from any thread, without an event loop; the future is done when it is durable."""
-        if request is None:
-            return self._outbox.put(messages)
-
-        def job(step: Step) -> Accepted:
-            answers = submit.submit(step, messages)
-            return Accepted(answers=answers, claims=self._read(claim.claim(step, request)))
-
-        return self._write(job)
-
-    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+    def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `SubmitsHere.submit_here`."""
         if not self._database.idle:
             return self._outbox.put_and_wait(messages)
         write, steps = self._in_step(lambda step: submit.submit(step, messages))
         answers = self._database.run_here(write)
         self._tell(steps[-1])
-        return Accepted(answers=answers)
+        return answers
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         # A power cut ends the worker, too: it does not matter if the claim is forgotten with it.
-        return self._read(await self.written(lambda step: claim.claim(step, request), durable=False))
+        claimed = await self.written(lambda step: claim.claim(step, request), durable=False)
+        self._overdue += claimed.overdue  # the next `advance` reports them
+        return claimed.read()
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
@@ -145,11 +133,6 @@ class SqliteQueue:
     def _hear(self, news: News) -> None:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
-
-    def _read(self, claimed: Claimed) -> list[Claim]:
-        """The claims; what the step has ended on the way is reported by the next `advance`."""
-        self._overdue += claimed.overdue
-        return claimed.read()
 
     async def written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
         """Run one step in the next write transaction, and wait until it is committed."""
