@@ -16,7 +16,7 @@ from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.keys import GROUP, Keys, encode_id
-from reverie.backends.redis.library import LIBRARY
+from reverie.backends.redis.library import QUEUE
 from reverie.backends.views import StatusQuery
 from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
@@ -223,9 +223,9 @@ async def test_a_large_batch_of_one_lane(bench: Bench) -> None:
 
 
 async def test_a_missing_library_is_loaded_again(bench: Bench) -> None:
-    bench.server.function_delete(LIBRARY)
+    bench.server.function_delete(QUEUE.name)
     assert [a.status for a in await bench.queue.submit([message("1")])] == ["accepted"]
-    bench.server.function_delete(LIBRARY)
+    bench.server.function_delete(QUEUE.name)
     assert len(await bench.claim()) == 1
 
 
