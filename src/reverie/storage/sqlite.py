@@ -144,9 +144,9 @@ class Database:
                 f"{self.path} was opened before this process was forked: make a scheduler in each process"
             )
 
-    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run `job` inside the next write transaction and wait until it is committed."""
-        return await asyncio.wrap_future(self.submit(job))
+    async def write(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> T:
+        """Run `job` inside the next write transaction and wait until it is committed; see `submit`."""
+        return await asyncio.wrap_future(self.submit(job, durable=durable))
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` on a reader's connection, beside the writer."""
