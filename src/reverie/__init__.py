@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from reverie.errors import ReverieError
     from reverie.face.global_scheduler import mem_scheduler
     from reverie.face.scheduler import AsyncScheduler, Scheduler
+    from reverie.face.task_scheduler import TaskScheduler, get_scheduler
     from reverie.failures import (
         BudgetError,
         CredentialsError,
@@ -50,9 +51,11 @@ __all__ = [
     "Settings",
     "Snooze",
     "Source",
+    "TaskScheduler",
     "TransientError",
     "Turn",
     "__version__",
+    "get_scheduler",
     "mem_scheduler",
 ]
 
@@ -76,8 +79,8 @@ _HOMES = {
     "Settings": "reverie.settings:Settings",
     "Snooze": "reverie.outcome:Snooze",
     "Source": "reverie.effect:Source",
-    "TransientError": "reverie.failures:TransientError",
     "TaskScheduler": "reverie.face.task_scheduler:TaskScheduler",
+    "TransientError": "reverie.failures:TransientError",
     "Turn": "reverie.turn:Turn",
     "get_scheduler": "reverie.face.task_scheduler:get_scheduler",
     "mem_scheduler": "reverie.face.global_scheduler:mem_scheduler",
