@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reverie.backends.sqlite.step import UNWRITABLE
@@ -80,22 +81,19 @@ class Outbox:
             if send:
                 self._sent = now
         if send:
-            self._send()
+            taken: list[Submission] = []
+            self._send(partial(self._submit_waiting, taken), taken)
 
-    def _send(self) -> None:
-        """Have all that waits written by one job, once its turn comes."""
-        taken: list[Submission] = []
+    def _submit_waiting(self, taken: list[Submission], step: Step) -> list[list[Submitted]]:
+        """Submit all that waits when the turn of the job comes; it is added to `taken`."""
+        with self._lock:
+            taken.extend(self._waiting)  # the job may run again, and has some already
+            self._waiting = []
+        answers = iter(submit(step, [message for messages, _ in taken for message in messages]))
+        return [[next(answers) for _ in messages] for messages, _ in taken]
 
-        def job(step: Step) -> list[list[Submitted]]:
-            with self._lock:
-                taken.extend(self._waiting)  # the job may run again, and has some already
-                self._waiting = []
-            answers = iter(submit(step, [message for messages, _ in taken for message in messages]))
-            return [[next(answers) for _ in messages] for messages, _ in taken]
-
-        self._write_soon(job, taken)
-
-    def _write_soon(self, job: Callable[[Step], list[list[Submitted]]], taken: list[Submission]) -> None:
+    def _send(self, job: Callable[[Step], list[list[Submitted]]], taken: list[Submission]) -> None:
+        """Have `taken` written by a job, and answered."""
         try:
             written = self._write(job)
         except BaseException as error:
@@ -103,9 +101,9 @@ class Outbox:
             if not isinstance(error, Exception):
                 raise
         else:
-            written.add_done_callback(lambda future: self._answer(future, taken))
+            written.add_done_callback(partial(self._answer, taken))
 
-    def _answer(self, written: Future[list[list[Submitted]]], taken: list[Submission]) -> None:
+    def _answer(self, taken: list[Submission], written: Future[list[list[Submitted]]]) -> None:
         error = written.exception()
         if error is None:
             for (_, tell), answer in zip(taken, written.result(), strict=True):
@@ -118,7 +116,7 @@ class Outbox:
 
     def _send_alone(self, submission: Submission) -> None:
         messages, _ = submission
-        self._write_soon(lambda step: [submit(step, messages)], [submission])
+        self._send(lambda step: [submit(step, messages)], [submission])
 
     def _fail(self, error: BaseException, taken: list[Submission]) -> None:
         if not taken:  # it failed before it could begin
