@@ -197,7 +197,8 @@ class SharedState(Protocol):
     """What all workers share about a thing they call: a circuit breaker, and a limiter that learns.
 
     A key is any text; all who use it give the same rules. A key about which nothing is known costs nothing,
-    and one that means nothing any more is forgotten. What the answers mean stands in `backends/shared.py`.
+    and one that means nothing any more is forgotten. `backends/breaker_state.py` says what the
+    answers mean.
     """
 
     async def acquire(

@@ -1,8 +1,8 @@
 """Messages wait on a Redis or Valkey server: any number of instances share it.
 
-`queue.py` has the moves, `triggers.py` what turns time into messages, `shared.py` what workers share, `lua/`
-their functions on the server, `keys.py` the names of the keys, `broadcast.py` what processes tell each other;
-`check.py` says whether a server is fit, `repair.py` mends a queue.
+`queue.py` has the moves, `triggers.py` what turns time into messages, `breaker_state.py` what workers share,
+`lua/` their functions on the server, `keys.py` the names of the keys, `broadcast.py` what processes tell each
+other; `check.py` says whether a server is fit, `repair.py` mends a queue.
 """
 
 from __future__ import annotations
