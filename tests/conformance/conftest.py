@@ -47,7 +47,7 @@ class Bench:
         self.views = self.backend.views
 
     async def submit(self, *messages: Message) -> list[str]:
-        return [answer.status for answer in (await self.queue.submit(messages)).answers]
+        return [answer.status for answer in await self.queue.submit(messages)]
 
     async def claim(self, label: str = "work", lease_ms: int = 30_000, **want) -> list[Claim]:
         wants = {label: Want(**{"slots": 100, "per_slot": 10, **want})}

@@ -152,7 +152,7 @@ def unique(item_id: str, policy: str = "skip", **fields):
 
 
 async def test_skip_answers_with_the_one_that_has_the_key(bench: Bench) -> None:
-    first, second = (await bench.queue.submit([unique("1"), unique("2")])).answers
+    first, second = await bench.queue.submit([unique("1"), unique("2")])
     assert (first.item_id, first.status) == ("1", "accepted")
     assert (second.item_id, second.status) == ("1", "duplicate")
     assert await bench.status(message("2")) is None
@@ -202,7 +202,7 @@ async def test_replace_leaves_what_runs(bench: Bench) -> None:
 async def test_extend_moves_the_due_time(bench: Bench) -> None:
     await bench.submit(unique("1", due=within(bench, 5)))
     bench.clock.advance(4)
-    (answer,) = (await bench.queue.submit([unique("2", "extend", due=within(bench, 5))])).answers
+    (answer,) = await bench.queue.submit([unique("2", "extend", due=within(bench, 5))])
     assert (answer.item_id, answer.status) == ("1", "duplicate")
     assert (await bench.advance(4)).staged == 0
     assert (await bench.advance(1)).staged == 1

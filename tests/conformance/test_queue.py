@@ -77,15 +77,6 @@ async def test_the_time_of_submission_is_filled_in(bench: Bench) -> None:
     assert claim.message.timestamp == from_epoch_ms(bench.clock.now())
 
 
-async def test_submit_may_claim_in_the_same_step(bench: Bench) -> None:
-    await bench.submit(message("0", "bob"))
-    request = ClaimRequest(worker="w", wants={"work": Want(slots=8)})
-    accepted = await bench.queue.submit([message("1")], request)
-    assert sorted(ids(accepted.claims)) == ["0", "1"]
-    assert (await bench.status(message("1"))).status is Status.IN_PROGRESS
-    assert await bench.claim() == []
-
-
 # -- claim -------------------------------------------------------------------------------------------
 
 

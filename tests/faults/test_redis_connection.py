@@ -10,7 +10,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from reverie.backends.redis.connection import Connections
-from reverie.backends.redis.library import LIBRARY
+from reverie.backends.redis.library import QUEUE
 from reverie.errors import BackendUnavailableError
 from support.living import passes, until, wait_until
 from support.servers import RedisClock, Valkey, valkey_server
@@ -282,7 +282,7 @@ async def test_workers_that_block_wake_after_a_restart(
     server.start()
     with server.client() as client:
         names = [entry[1].decode() for entry in client.function_list()]
-        assert (LIBRARY in names) == (functions == "kept")
+        assert (QUEUE.name in names) == (functions == "kept")
     async with redis_case(server.url, tmp_path) as other:
         assert await other.submit("after") == ["accepted"]
         await case.wait("after")

@@ -13,7 +13,7 @@ import pytest
 
 import reverie
 from reverie.backends.redis import KeysVersionError, RedisBackend
-from reverie.backends.redis.library import LIBRARY, VERSION
+from reverie.backends.redis.library import QUEUE, VERSION
 from support.servers import Valkey, valkey_server
 
 from .redis_case import redis_case
@@ -88,7 +88,7 @@ async def test_two_texts_of_one_version_work_on_the_same_keys(
         with server.client() as client:
             names = {entry[1].decode() for entry in client.function_list()}
             assert len(names) == 2
-            assert LIBRARY in names
+            assert QUEUE.name in names
         await case.scheduler.control.resume("note")
         await case.scheduler.wait("theirs", user_id="theirs")
         case.go.set()
@@ -163,7 +163,7 @@ async def test_queues_with_different_prefixes_are_apart(server: Valkey, tmp_path
         await other.open()
         try:
             accepted = await other.queue.submit([reverie.Message(user_id="ann", label="note", item_id="1")])
-            assert [answer.status for answer in accepted.answers] == ["accepted"]
+            assert [answer.status for answer in accepted] == ["accepted"]
         finally:
             await other.close()
         await case.scheduler.start()

@@ -6,11 +6,17 @@ import threading
 from typing import TYPE_CHECKING
 
 import apsw
+import msgspec
 import pytest
 
+from reverie.backends.breaker_state import Signal, SignalKind
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
+from reverie.backends.sqlite import SqliteBackend
 from reverie.base.threads import ThreadPool
 from reverie.errors import BackendUnavailableError
+from reverie.message import Message
 from reverie.storage.sqlite import Database
+from reverie.testing import ManualClock
 
 from .disk import Disk
 
@@ -165,6 +171,25 @@ def test_after_an_error_of_the_disk_the_file_is_opened_anew(database: Database, 
     assert database.submit(lambda connection: connection).result() is not first
     with pytest.raises(apsw.ConnectionClosedError):
         first.execute("SELECT 1")
+
+
+async def test_only_what_must_survive_a_power_cut_waits_for_the_disk(database: Database, disk: Disk) -> None:
+    backend = SqliteBackend(database, ManualClock())
+    await backend.open()
+    note = Message(user_id="ann", label="note", item_id="1")
+    await backend.queue.submit([note])
+    disk.breaks("sync")
+    request = ClaimRequest(worker="w", wants={"note": Want(slots=1)})
+    (claim,) = await backend.queue.claim(request)
+    assert (await backend.queue.renew([claim], 30_000)).lost == []
+    assert (await backend.queue.advance(10)).next_due is not None
+    grant = await backend.shared.acquire("model")
+    await backend.shared.report("model", grant.permit, Signal(SignalKind.QUOTA))
+    assert list(await backend.shared.open_breakers()) == ["model"]
+    with pytest.raises(BackendUnavailableError):
+        await backend.queue.settle([Settlement(claim=claim, move=Move.COMPLETE)])
+    with pytest.raises(BackendUnavailableError):
+        await backend.queue.submit([msgspec.structs.replace(note, item_id="2")])
 
 
 def test_a_job_that_closes_the_connection_costs_only_its_group(database: Database) -> None:

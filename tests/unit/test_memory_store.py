@@ -162,7 +162,8 @@ async def settle(
     """Claim ONE, let an earlier run leave its row in the inbox, then settle."""
     backend = MemoryBackend(clock)
     request = ClaimRequest(worker="w", wants={"work": Want(slots=1)})
-    (claim,) = (await backend.queue.submit([ONE], request)).claims
+    await backend.queue.submit([ONE])
+    (claim,) = await backend.queue.claim(request)
     for _ in range(losses):
         clock.advance(request.lease_ms / 1000)
         await backend.queue.advance(10)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from reverie.backends.moves import QueueLimits, ScopeLimits
+from reverie.backends.moves import QueueLimits, ScopeLimits, Submitted
 from reverie.backends.sqlite import SqliteBackend
-from reverie.errors import ClosedError, InvalidMessageError, QueueFullError
+from reverie.errors import ClosedError, InvalidMessageError, QueueFullError, ReverieError
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
@@ -41,22 +42,29 @@ def message(item_id: str, user_id: str = "ann", **fields) -> Message:
     return Message(user_id=user_id, label="work", item_id=item_id, **fields)
 
 
+def submit_soon(backend: SqliteBackend, *messages: Message) -> asyncio.Task[list[Submitted]]:
+    return asyncio.create_task(backend.queue.submit(messages))
+
+
 async def test_gathered_submits_are_answered_each_for_itself(backend: SqliteBackend) -> None:
     release = hold_writer(backend)
     submits = [
-        backend.queue.submit_soon([message("1"), message("2")]),
-        backend.queue.submit_soon([message("1"), message("2", "bob")]),
-        backend.queue.submit_soon([message("3", "bob", depends_on=("nobody",)), message("4", "bob")]),
-        backend.queue.submit_soon([message(f"x{n}", "cem") for n in range(4)]),
-        backend.queue.submit_soon([message("5", "bob")]),
+        submit_soon(backend, message("1"), message("2")),
+        submit_soon(backend, message("1"), message("2", "bob")),
+        submit_soon(backend, message("3", "bob", depends_on=("nobody",)), message("4", "bob")),
+        submit_soon(backend, *(message(f"x{n}", "cem") for n in range(4))),
+        submit_soon(backend, message("5", "bob")),
     ]
+    await asyncio.sleep(0)  # all of them are under way
     release.set()
 
-    def outcome(future):
-        error = future.exception(30)
-        return type(error) if error else [one.status for one in future.result().answers]
+    async def outcome(submit: asyncio.Task[list[Submitted]]):
+        try:
+            return [one.status for one in await submit]
+        except ReverieError as error:
+            return type(error)
 
-    assert [outcome(future) for future in submits] == [
+    assert [await outcome(submit) for submit in submits] == [
         ["accepted", "accepted"],
         ["duplicate", "accepted"],
         InvalidMessageError,
@@ -71,18 +79,19 @@ async def test_threads_that_block_are_answered_too(backend: SqliteBackend) -> No
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(backend.queue.submit_here, [message(str(n), f"u{n}")]) for n in range(8)]
         release.set()
-        assert [f.result(30).answers[0].status for f in futures] == ["accepted"] * 8
+        assert [f.result(30)[0].status for f in futures] == ["accepted"] * 8
 
 
 async def test_a_close_answers_those_who_wait(backend: SqliteBackend) -> None:
     release = hold_writer(backend)
-    waiting = backend.queue.submit_soon([message("1")])
+    waiting = submit_soon(backend, message("1"))
+    await asyncio.sleep(0)
     closing = threading.Thread(target=backend._database.close)
     closing.start()
     release.set()
-    assert waiting.result(30).answers[0].status == "accepted"  # it was given before the end
+    assert (await waiting)[0].status == "accepted"  # it was given before the end
     closing.join(30)
-    late = backend.queue.submit_soon([message("2")])
-    assert isinstance(late.exception(30), ClosedError)
+    with pytest.raises(ClosedError):
+        await backend.queue.submit([message("2")])
     with pytest.raises(ClosedError):
         backend.queue.submit_here([message("3")])

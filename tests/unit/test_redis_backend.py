@@ -16,7 +16,7 @@ from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.keys import GROUP, Keys, encode_id
-from reverie.backends.redis.library import LIBRARY
+from reverie.backends.redis.library import QUEUE
 from reverie.backends.views import StatusQuery
 from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
@@ -47,7 +47,7 @@ async def test_ids_that_look_alike_do_not_collide(bench: Bench) -> None:
     users = ["a:b", "a%3Ab", "a", "a b", "a%20b", "a:b:c"]
     cubes = {"a": "b:c"}
     messages = [message("1", user, mem_cube_id=cubes.get(user, "c"), task_id=f"t:{user}") for user in users]
-    answers = (await bench.queue.submit(messages)).answers
+    answers = await bench.queue.submit(messages)
     assert [answer.status for answer in answers] == ["accepted"] * len(users)
     claims = await bench.claim()
     assert len({claim.message.stream_key for claim in claims}) == len(users)
@@ -178,7 +178,7 @@ async def test_what_another_program_wrote_is_left_alone(bench: Bench) -> None:
     theirs = '{"status": "waiting", "task_type": "add"}'
     bench.server.hset(f"{bench.prefix}-status:task_meta:ann", "1", theirs)
     accepted = await bench.queue.submit([message("1"), message("2")])
-    assert [answer.status for answer in accepted.answers] == ["conflict", "accepted"]
+    assert [answer.status for answer in accepted] == ["conflict", "accepted"]
     page = await bench.backend.views.read(StatusQuery(user_id="ann", with_message=True))
     assert [row.item_id for row in page.rows] == ["2"]
     assert bench.server.hget(f"{bench.prefix}-status:task_meta:ann", "1") == theirs.encode()
@@ -199,7 +199,7 @@ async def test_effects_belong_elsewhere(bench: Bench) -> None:
 async def test_a_large_batch_is_one_step(bench: Bench) -> None:
     messages = [message(str(n), f"u{n % 50}", task_id="t") for n in range(5000)]
     accepted = await bench.queue.submit(messages)
-    assert {answer.status for answer in accepted.answers} == {"accepted"}
+    assert {answer.status for answer in accepted} == {"accepted"}
     claims = await bench.claim()
     assert len(claims) == 5000
     back = [Settlement(claim=claim, move=Move.RELEASE, attempt=False) for claim in claims]
@@ -223,9 +223,9 @@ async def test_a_large_batch_of_one_lane(bench: Bench) -> None:
 
 
 async def test_a_missing_library_is_loaded_again(bench: Bench) -> None:
-    bench.server.function_delete(LIBRARY)
-    assert [a.status for a in (await bench.queue.submit([message("1")])).answers] == ["accepted"]
-    bench.server.function_delete(LIBRARY)
+    bench.server.function_delete(QUEUE.name)
+    assert [a.status for a in await bench.queue.submit([message("1")])] == ["accepted"]
+    bench.server.function_delete(QUEUE.name)
     assert len(await bench.claim()) == 1
 
 
@@ -306,8 +306,8 @@ async def test_the_queue_serves_several_event_loops(bench: Bench) -> None:
 async def test_threads_submit_without_an_event_loop(bench: Bench) -> None:
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(bench.queue.submit_here, [message(str(n), f"u{n}")]) for n in range(40)]
-        assert {future.result(30).answers[0].status for future in futures} == {"accepted"}
-    (again,) = bench.queue.submit_here([message("1", "u1")]).answers
+        assert {future.result(30)[0].status for future in futures} == {"accepted"}
+    (again,) = bench.queue.submit_here([message("1", "u1")])
     assert again.status == "duplicate"
     assert len(await bench.claim()) == 40
 
@@ -317,7 +317,7 @@ async def test_a_thread_connects_anew_and_brings_the_library_back(bench: Bench) 
     bench.server.function_flush()
     bench.server.client_kill_filter(_type="normal", skipme=True)
     wait_until(lambda: len(bench.server.client_list(_type="normal")) == 1)
-    answers = bench.queue.submit_here([message("1"), message("2")]).answers
+    answers = bench.queue.submit_here([message("1"), message("2")])
     assert [answer.status for answer in answers] == ["duplicate", "accepted"]
 
 

@@ -16,8 +16,8 @@ from redis import Redis
 from reverie import Scheduler
 from reverie.backends.redis import ForbiddenError, RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import SMALL_NODE_BYTES
-from reverie.backends.redis.library import LIBRARY, library_source
-from reverie.backends.redis.permissions import NEEDED
+from reverie.backends.redis.library import QUEUE, repair_source
+from reverie.backends.redis.permissions import NEEDED, NEEDED_BY_REPAIR
 from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
 from support.commands import run
@@ -192,12 +192,13 @@ def test_commands_that_an_access_list_forbids(denied: str, check: str) -> None:
         assert wrong(look(place, guest)) == {}
 
 
-def test_the_examples_are_all_that_the_functions_run() -> None:
-    texts = re.findall(
-        r"p?call\('([A-Z]+)'(?:, '(CREATE|SETID|GROUPS)')?|\bsend\('([A-Z]+)'", library_source()
-    )
+@pytest.mark.parametrize(
+    ("text", "examples"), [(QUEUE.text, NEEDED), (repair_source().text, (*NEEDED, *NEEDED_BY_REPAIR))]
+)
+def test_the_examples_are_all_that_the_functions_run(text: str, examples: tuple[str, ...]) -> None:
+    texts = re.findall(r"p?call\('([A-Z]+)'(?:, '(CREATE|SETID|GROUPS)')?|\bsend\('([A-Z]+)'", text)
     run_there = {" ".join(filter(None, one)) for one in texts}
-    known = {" ".join(example.split()[:size]) for example in NEEDED for size in (1, 2)}
+    known = {" ".join(example.split()[:size]) for example in examples for size in (1, 2)}
     assert run_there <= known
     assert "XADD" in run_there
 
@@ -208,7 +209,7 @@ def test_the_examples_are_all_that_the_functions_run() -> None:
         ("~* &* +@all -xadd -xack", "+xack +xadd"),
         ("~* &* +@all -fcall", "+fcall"),
         ("~* &* +@all -function|load", "+function|load"),
-        ("~* &* +@all -xgroup|setid", "+xgroup|setid"),
+        ("~* &* +@all -xgroup|create", "+xgroup|create"),
         ("~* &* +@all -@blocking +xreadgroup", "+blpop"),
         ("~other* &* +@all", "~memos* ~scheduler*"),
         ("~scheduler:messages:stream:v2.0* ~memos* &* +@all", "~memos* ~scheduler*"),
@@ -325,14 +326,15 @@ def test_a_replica_is_a_problem() -> None:
 
 def test_libraries_side_by_side() -> None:
     with server_of() as (place, server):
-        old = "reverie_v2_0123456789ab"
-        server.function_load(library_source())
+        old, repair = "reverie_v2_0123456789ab", repair_source()
+        server.function_load(QUEUE.text)
+        server.function_load(repair.text)
         server.function_load(f"#!lua name={old}\nredis.register_function('{old}_now', function() end)")
         server.function_load("#!lua name=other\nredis.register_function('other', function() end)")
         found = look(place)["functions"]
-        assert (found["level"], found["value"]) == ("ok", LIBRARY)
-        assert found["what"] == f"is loaded; beside it {old}"
-        assert found["commands"] == [f"FUNCTION DELETE {old}"]
+        assert (found["level"], found["value"]) == ("ok", QUEUE.name)
+        assert found["what"] == f"is loaded; beside it {repair.name}, {old}"
+        assert found["commands"] == [f"FUNCTION DELETE {repair.name}", f"FUNCTION DELETE {old}"]
         types(server, found)
         assert look(place)["functions"]["commands"] == []
 

@@ -9,7 +9,7 @@ import pytest
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems, ResumeLabel
 from reverie.backends.moves import ClaimRequest, LevelRoom, Move, Presence, QueueLimits, ScopeLimits, Want
 from reverie.backends.redis import keys
-from reverie.backends.redis.library import LIBRARY, MOVES, library_name, library_source
+from reverie.backends.redis.library import MOVES, QUEUE, REPAIR, Source, repair_source
 from reverie.backends.views import StatusQuery
 from support.redis_bench import NOW, Bench, message, open_bench, within
 from support.servers import valkey
@@ -315,34 +315,34 @@ async def test_the_cost_of_a_move_does_not_grow_with_the_number_of_tenants() -> 
 
 
 async def test_a_changed_text_is_another_library(bench: Bench) -> None:
-    assert library_name("a") != library_name("b")
-    assert library_name("a").startswith("reverie_v5_")
-    assert library_source().startswith(f"#!lua name={LIBRARY}\n")
-    names = {row[1] for row in bench.server.function_list(LIBRARY)}
-    assert names == {LIBRARY.encode()}
+    assert Source.of("reverie", "a").name != Source.of("reverie", "b").name
+    assert QUEUE.name.startswith("reverie_v5_")
+    assert QUEUE.text.startswith(f"#!lua name={QUEUE.name}\n")
+    names = {row[1] for row in bench.server.function_list(QUEUE.name)}
+    assert names == {QUEUE.name.encode()}
 
 
 def test_every_key_is_described() -> None:
-    used = set(re.findall(r"prefix \.\. ':([a-z_]+)", library_source()))
+    used = set(re.findall(r"prefix \.\. ':([a-z_]+)", QUEUE.text + repair_source().text))
     described = set(re.findall(r"`{prefix}:([a-z_]+)", keys.__doc__ or ""))
     assert {"lanes", "ready", "due", "wake_time"} <= used
     assert used <= described
 
 
 def test_every_key_of_triggers_is_described() -> None:
-    text = library_source()
+    text = QUEUE.text
     used = {*re.findall(r"triggers \.\. ':([a-z_]+)", text), *re.findall(r"sort_in\(step, '(\w+)'", text)}
     described = set(re.findall(r"`{trigger_prefix}:([a-z_]+)", keys.__doc__ or ""))
     assert {"task", "queue", "blocked", "lock"} <= used
     assert used == described
 
 
-def test_the_library_has_room_for_more_names() -> None:
+@pytest.mark.parametrize(("source", "blocks"), [(QUEUE, MOVES), (repair_source(), REPAIR)])
+def test_the_library_has_room_for_more_names(source: Source, blocks: tuple[tuple[str, ...], ...]) -> None:
     """Lua allows 200 local names in one text; those of a move are gone at its end."""
-    text = library_source()
-    common, *moves = re.split(r"\ndo -- \w+\n", text)
+    common, *moves = re.split(r"\ndo -- \w+\n", source.text)
     shared = common.count("\nlocal ")
-    assert len(moves) == len(MOVES)
+    assert len(moves) == len(blocks)
     assert shared + max(move.count("\nlocal ") for move in moves) < 190
 
 

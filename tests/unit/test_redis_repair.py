@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reverie.backends.redis import RedisBackend
+from reverie.backends.redis import ForbiddenError, RedisBackend
 from reverie.backends.redis.keys import GROUP
+from reverie.backends.redis.library import QUEUE, repair_source
 from reverie.backends.redis.repair import Repairer
+from reverie.errors import ReverieError
 from support.commands import run
 from support.living import passes, until
 from support.places import Place
@@ -279,6 +281,80 @@ async def test_workers_may_go_on_meanwhile(bench: Bench) -> None:
     (state,) = await bench.backend.views.labels()
     assert (state.waiting, state.in_progress, state.completed) == (0, 0, 600)
     assert bench.lane_keys() == set()
+
+
+# -- its functions -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def alone() -> AsyncIterator[Bench]:
+    """A queue on a server of its own, where nobody else loads functions."""
+    with valkey() as url:
+        async with open_apart(url) as opened:
+            yield opened
+
+
+def libraries(bench: Bench) -> set[str]:
+    return {row[1].decode() for row in bench.server.function_list()}
+
+
+async def test_a_server_has_the_functions_of_a_repair_only_while_it_lasts(alone: Bench, disturbed) -> None:
+    await alone.queue.submit([message("1")])
+    assert libraries(alone) == {QUEUE.name}
+    seen: list[set[str]] = []
+
+    async def happens() -> None:
+        seen.append(libraries(alone))
+
+    disturbed("recount_numbers", happens)
+    alone.server.delete(f"{alone.prefix}:ready:work")
+    assert (await repair(alone)).mended == {"rings": 1}
+    assert seen == [{QUEUE.name, repair_source().name}]
+    assert libraries(alone) == {QUEUE.name}
+
+
+async def test_a_repair_that_fails_takes_its_functions_away(alone: Bench, disturbed) -> None:
+    await alone.queue.submit([message("1")])
+
+    async def happens() -> None:
+        raise ReverieError("no more")
+
+    disturbed("recount_numbers", happens)
+    with pytest.raises(ReverieError, match="no more"):
+        await repair(alone)
+    assert libraries(alone) == {QUEUE.name}
+
+
+async def test_a_repair_brings_its_functions_back_if_another_one_has_ended(alone: Bench, disturbed) -> None:
+    await alone.queue.submit([message("1")])
+    alone.server.delete(f"{alone.prefix}:ready:work")
+
+    async def happens() -> None:
+        alone.server.function_delete(repair_source().name)
+
+    disturbed("repair_entries", happens)
+    disturbed("recount_correct", happens)
+    assert (await repair(alone)).mended == {"rings": 1}
+    assert libraries(alone) == {QUEUE.name}
+
+
+async def test_a_user_who_may_not_delete_functions_leaves_them(alone: Bench) -> None:
+    rules = ("on", ">word", "~*", "&*", "+@all", "-function|delete")
+    alone.server.execute_command("ACL", "SETUSER", "guest", *rules)
+    await alone.queue.submit([message("1")])
+    alone.server.delete(f"{alone.prefix}:ready:work")
+    alone.url = alone.url.replace("unix://", "unix://guest:word@")
+    assert (await repair(alone)).mended == {"rings": 1}
+    assert libraries(alone) == {QUEUE.name, repair_source().name}
+
+
+async def test_a_user_who_may_not_repair_is_told_before_anything_is_done(alone: Bench) -> None:
+    rules = ("on", ">word", "~*", "&*", "+@all", "-scan", "-xgroup|setid")
+    alone.server.execute_command("ACL", "SETUSER", "guest", *rules)
+    alone.url = alone.url.replace("unix://", "unix://guest:word@")
+    with pytest.raises(ForbiddenError, match=r"`ACL SETUSER guest \+scan \+xgroup\|setid`"):
+        await repair(alone)
+    assert libraries(alone) == {QUEUE.name}
 
 
 # -- the command -------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ async def test_messages_that_have_lost_their_status(bench: Bench) -> None:
         for one, claim in zip(sent, claims, strict=True)
     ]
     assert len((await bench.backend.views.read(StatusQuery(user_id="ann", task_id="t"))).rows) == 4
-    (again,) = (await bench.queue.submit([message("other", unique_key="2")])).answers
+    (again,) = await bench.queue.submit([message("other", unique_key="2")])
     assert again.status == "duplicate"
     await bench.settle(*claims)
     bench.clock.advance(6)

@@ -178,8 +178,9 @@ def acquire(
         return state, Grant(now=now, granted=n)
     granted = n
     if rules.limiter is not None:
-        room = _limit(state, rules.limiter) - sum(known.calls for known in state.permits.values())
-        granted = min(n, room)
+        most = rules.limiter.max_concurrency
+        limit = most if state.limit is None else min(state.limit, most)
+        granted = min(n, limit - sum(known.calls for known in state.permits.values()))
     if granted <= 0:
         return state, Grant(now=now, retry_at=now + rules.look_again_ms)
     permits = {**state.permits, permit: Permit(granted, now, now + lease_ms)}
@@ -280,10 +281,6 @@ def _as_of(state: State, now: int, rules: Rules) -> State:
 def _probing(state: State) -> list[int]:
     """The end of the lease of the probe, if one is under way."""
     return [known.until for name, known in state.permits.items() if name.startswith(PROBE)]
-
-
-def _limit(state: State, rules: LimiterRules) -> int:
-    return rules.max_concurrency if state.limit is None else min(state.limit, rules.max_concurrency)
 
 
 def _limited(state: State, limit: int, rules: LimiterRules) -> State:

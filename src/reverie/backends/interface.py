@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from reverie.backends.breaker_state import Grant, Rules, Signal
     from reverie.backends.control import Command, ControlResult
     from reverie.backends.moves import (
-        Accepted,
         Advance,
         Claim,
         ClaimRequest,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         Renewal,
         Settled,
         Settlement,
+        Submitted,
     )
     from reverie.backends.triggers import (
         Activity,
@@ -59,15 +59,14 @@ class Queue(Protocol):
     half done if the process dies inside it. Answers come in the order of what was given.
     """
 
-    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+    async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """Accept messages: when this returns they are kept, at the backend's durability.
 
         A known (user_id, item_id) is not written again: `duplicate` if its fingerprint is the same, else
         `conflict`. A message that is due takes its place at the end of its lane, one that is due later or
         depends on others takes it then. The messages were checked, and their level is set. All are kept, or
         none: `QueueFullError` if a limit is reached, `InvalidMessageError` if one depends on what nobody
-        knows or (`refuse_unhandled`) nobody handles it. With `claim`, work is claimed in
-        the same step, as `claim` would right after: work of level 1 starts without another round trip.
+        knows or (`refuse_unhandled`) nobody handles it.
         """
         ...
 
@@ -142,7 +141,7 @@ class Queue(Protocol):
 class SubmitsHere(Protocol):
     """A queue that also takes messages from threads without an event loop."""
 
-    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+    def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
         """Submit from a thread that may block; when it returns it is durable."""
         ...
 
@@ -199,7 +198,8 @@ class SharedState(Protocol):
     """What all workers share about a thing they call: a circuit breaker, and a limiter that learns.
 
     A key is any text; all who use it give the same rules. A key about which nothing is known costs nothing,
-    and one that means nothing any more is forgotten. What the answers mean stands in `backends/shared.py`.
+    and one that means nothing any more is forgotten. `backends/breaker_state.py` says what the
+    answers mean.
     """
 
     async def acquire(

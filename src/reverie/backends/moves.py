@@ -12,7 +12,6 @@ from reverie.message import Key, Lane, Message
 
 __all__ = [
     "OF_MEMORY",
-    "Accepted",
     "Advance",
     "Claim",
     "ClaimRequest",
@@ -86,15 +85,6 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     """The item that stands for the message: its own, or the one that has its unique key."""
     status: Literal["accepted", "duplicate", "conflict", "spooled"]
     """spooled: the backend is away; the message is on disk here, and goes to the queue when it is back."""
-
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a submit."""
-
-    answers: list[Submitted]
-    """One for each message, in their order."""
-    claims: list[Claim] = []
-    """What was claimed in the same step, if that was asked for; not only of these messages."""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):

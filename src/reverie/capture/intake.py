@@ -102,7 +102,7 @@ class Intake:
         failpoint("before_accept")
         try:
             await self._open()
-            answers = (await self._queue.submit(prepared)).answers
+            answers = await self._queue.submit(prepared)
         except BackendUnavailableError:
             if not spools:
                 raise
@@ -124,7 +124,7 @@ class Intake:
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
         try:
-            answers = self._direct.submit_here(prepared).answers
+            answers = self._direct.submit_here(prepared)
         except BackendUnavailableError:
             if not spools:
                 raise

@@ -137,9 +137,9 @@ def last_line(text: str | None) -> str:
     return lines[-1] if lines else ""
 
 
-def set_up_logs(level: int = logging.INFO) -> None:
+def set_up_logs() -> None:
     """Log lines of Reverie and of the server, on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("reverie").setLevel(level)
+    logging.getLogger("reverie").setLevel(logging.INFO)

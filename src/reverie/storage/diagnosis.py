@@ -25,27 +25,23 @@ class Diagnosis:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._file: tuple[int, int] | None = None
-        self._damage: str | None = None
+        self.damage: str | None = None
+        """What SQLite has said of the file since it was opened, if it was found damaged."""
 
     def begin(self) -> None:
         """Forget what was known: the file was just opened."""
-        self._damage = None
+        self.damage = None
         self._file = self._identity()
 
     def check(self) -> None:
         """Refuse to write to a file that is damaged, or no longer the one that was opened."""
         if self.damage is not None:
-            raise self.damage
+            raise CorruptDatabaseError(self._path, self.damage)
         if self.moved:
             raise BackendUnavailableError(
                 f"{self._path} was deleted, moved or replaced while it is in use: nothing more is written. "
                 "Put the file back (its -wal too), or start this process again to use the new one"
             )
-
-    @property
-    def damage(self) -> CorruptDatabaseError | None:
-        """What to raise if the file was found damaged since it was opened."""
-        return None if self._damage is None else CorruptDatabaseError(self._path, self._damage)
 
     @property
     def moved(self) -> bool:
@@ -60,8 +56,8 @@ class Diagnosis:
         if not isinstance(error, Exception):
             return error  # an interrupt: of no meaning for the file
         if isinstance(error, DAMAGED):
-            self._damage = str(error)
-            named: BackendUnavailableError = CorruptDatabaseError(self._path, self._damage)
+            self.damage = str(error)
+            named: BackendUnavailableError = CorruptDatabaseError(self._path, self.damage)
         elif isinstance(error, BackendUnavailableError) or not (whole or isinstance(error, OF_THE_FILE)):
             return error
         else:

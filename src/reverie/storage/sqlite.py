@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakSet
@@ -18,7 +19,7 @@ from weakref import WeakSet
 import apsw
 
 from reverie.base.threads import ThreadPool
-from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
+from reverie.errors import BackendUnavailableError, ClosedError, CorruptDatabaseError, SchemaTooNewError
 from reverie.storage.diagnosis import DAMAGED, Diagnosis, may_write
 from reverie.storage.file_system import refuse_network_file_system
 from reverie.storage.queries import load_migrations
@@ -116,12 +117,10 @@ class Database:
         What is not `durable` need not survive a power cut, whatever the durability of the file.
         """
         with self._lock:  # so that nothing is given to a writer that is told to end
-            self._check_process()
-            if self._writer is None:
-                raise ClosedError(f"the database {self.path} is not open")
+            writer = self._opened()
             if self._diagnosis.damage is not None:
-                raise self._diagnosis.damage
-            return self._writer.put(job, durable=durable)
+                raise CorruptDatabaseError(self.path, self._diagnosis.damage)
+            return writer.put(job, durable=durable)
 
     @property
     def idle(self) -> bool:
@@ -131,30 +130,29 @@ class Database:
 
     def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` in a write transaction of its own, on the calling thread; then it is committed."""
-        self._check_process()
-        writer = self._writer
-        if writer is None:
-            raise ClosedError(f"the database {self.path} is not open")
-        return writer.run_here(job)
+        return self._opened().run_here(job)
 
-    def _check_process(self) -> None:
-        """Refuse to go on in a process that was forked off: neither threads nor SQLite's locks come along."""
+    def _opened(self) -> Writer:
+        """The writer; `ClosedError` if there is none in this process: a fork brings no threads along."""
         if self._process not in {None, os.getpid()}:
             raise ClosedError(
                 f"{self.path} was opened before this process was forked: make a scheduler in each process"
             )
+        writer = self._writer
+        if writer is None:
+            raise ClosedError(f"the database {self.path} is not open")
+        return writer
 
-    async def write(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run `job` inside the next write transaction and wait until it is committed."""
-        return await asyncio.wrap_future(self.submit(job))
+    async def write(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> T:
+        """Run `job` inside the next write transaction and wait until it is committed; see `submit`."""
+        return await asyncio.wrap_future(self.submit(job, durable=durable))
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` on a reader's connection, beside the writer."""
-        if self._writer is None:
-            raise ClosedError(f"the database {self.path} is not open")
         if self.path == ":memory:":  # it has only the one connection
             return await self.write(job)
-        return await asyncio.wrap_future(self._readers.submit(lambda: self._read(job)))
+        self._opened()
+        return await asyncio.wrap_future(self._readers.submit(partial(self._read, job)))
 
     async def check_disk(self) -> None:
         """Refuse, with the reason and what to do, if the file cannot be written now."""

@@ -126,7 +126,10 @@ class Writer:
             return []
         try:
             connection = self._checked_connection()
-            self._set_synchronous(connection, durable=durable)
+            if durable is not self._synchronous and self._durability == "full":
+                # A commit that does not wait for the disk goes there with the next one that does.
+                connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._synchronous = durable
             try:
                 return _transaction(connection, jobs, careful=False)
             except _JobFailedError:
@@ -136,12 +139,6 @@ class Writer:
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
             self._recover(error)
             return [(None, failure)] * len(jobs)
-
-    def _set_synchronous(self, connection: apsw.Connection, *, durable: bool) -> None:
-        """Whether the next commit waits for the disk; one that does not goes with the next that does."""
-        if durable is not self._synchronous and self._durability == "full":
-            connection.execute("PRAGMA synchronous = FULL" if durable else "PRAGMA synchronous = NORMAL")
-            self._synchronous = durable
 
     def _checked_connection(self) -> apsw.Connection:
         self._diagnosis.check()

@@ -14,7 +14,6 @@ from reverie.backends.limits import check_depth, next_arrival, unhandled, unknow
 from reverie.backends.memory.state import Item
 from reverie.backends.moves import (
     OF_MEMORY,
-    Accepted,
     Advance,
     Claim,
     Lost,
@@ -59,7 +58,7 @@ class MemoryQueue:
         self._overdue: list[Item] = []
         """What a claim has failed for its deadline."""
 
-    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+    async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
         with self._state.lock:
             self._check_handled(messages)
@@ -67,7 +66,7 @@ class MemoryQueue:
             self._check_limits([m for m in messages if m.key not in self._state.items])
             answers = self._insert(messages)
             self._state.finish()
-            return Accepted(answers=answers, claims=self._claim(claim) if claim else [])
+            return answers
 
     def submit_anyway(self, messages: Sequence[Message]) -> None:
         """Keep messages whatever the limits say. Who calls this holds the lock."""
@@ -76,8 +75,26 @@ class MemoryQueue:
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
-        with self._state.lock:
-            return self._claim(request)
+        state = self._state
+        with state.lock:
+            self._overdue += self._fail_overdue(OVERDUE_LIMIT)
+            state.finish()
+            if self._overdue:
+                state.wakeup.expect(self._clock.now())  # `advance` reports them
+            claim_id = secrets.token_hex(16)
+            now = self._clock.now()
+            waited = {
+                label: now - next(iter(ring.values()))
+                for label, ring in state.rings.items()
+                if ring and label not in state.paused
+            }
+            claims = serve(
+                request,
+                waited,
+                state.limits.max_wait_ms,
+                lambda label, want: self._claim_label(label, want, request, claim_id),
+            )
+            return sorted(claims, key=lambda claim: claim.message.level or 0)
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
@@ -317,27 +334,6 @@ class MemoryQueue:
             self._state.dependants[parent.message.key].append(item.message.key)
             if parent.status.ended:
                 self._state.just_ended.append(parent)
-
-    def _claim(self, request: ClaimRequest) -> list[Claim]:
-        state = self._state
-        self._overdue += self._fail_overdue(OVERDUE_LIMIT)
-        state.finish()
-        if self._overdue:
-            state.wakeup.expect(self._clock.now())  # `advance` reports them
-        claim_id = secrets.token_hex(16)
-        now = self._clock.now()
-        waited = {
-            label: now - next(iter(ring.values()))
-            for label, ring in state.rings.items()
-            if ring and label not in state.paused
-        }
-        claims = serve(
-            request,
-            waited,
-            state.limits.max_wait_ms,
-            lambda label, want: self._claim_label(label, want, request, claim_id),
-        )
-        return sorted(claims, key=lambda claim: claim.message.level or 0)
 
     def _claim_label(self, label: str, want: Want, request: ClaimRequest, claim_id: str) -> list[Claim]:
         state, now = self._state, self._clock.now()

@@ -160,9 +160,11 @@ class State:
     def leave_place(self, item: Item) -> None:
         """Take a waiting message out of its lane."""
         if item.place is not None:
-            self.lanes[item.message.lane].waiting.remove(item)
+            lane = item.message.lane
+            self.lanes[lane].waiting.remove(item)
             item.place = None
-            self._leave_ring(item.message.lane)
+            if not self.lanes[lane].waiting:
+                self.rings[lane.label].pop(lane, None)
 
     def wake(self, name: Lane) -> None:
         """Put a lane at the end of the ring, if it may be served and is not there yet."""
@@ -259,10 +261,6 @@ class State:
             return
         child.waits_for -= {parent.message.item_id for parent in parents}
         self.settle_in(child)
-
-    def _leave_ring(self, name: Lane) -> None:
-        if not self.lanes[name].waiting:
-            self.rings[name.label].pop(name, None)
 
     def forget(self, item: Item) -> None:
         """Remove an ended message."""

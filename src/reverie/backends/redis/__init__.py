@@ -1,8 +1,8 @@
 """Messages wait on a Redis or Valkey server: any number of instances share it.
 
-`queue.py` has the moves, `triggers.py` what turns time into messages, `shared.py` what workers share, `lua/`
-their functions on the server, `keys.py` the names of the keys, `broadcast.py` what processes tell each other;
-`check.py` says whether a server is fit, `repair.py` mends a queue.
+`queue.py` has the moves, `triggers.py` what turns time into messages, `breaker_state.py` what workers share,
+`lua/` their functions on the server, `keys.py` the names of the keys, `broadcast.py` what processes tell each
+other; `check.py` says whether a server is fit, `repair.py` mends a queue.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from reverie.backends.redis.check import (
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
-from reverie.backends.redis.library import KeysVersionError, Library
+from reverie.backends.redis.library import KeysVersionError, Library, repair_source
 from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
@@ -159,9 +159,13 @@ async def repair_queue(
     async with _connected(url) as connections:
         await check_server(connections, allow_volatile=True, durability_assumed=True)
         keys = Keys(prefix)
-        library = Library(connections, keys)
+        await check_permissions(connections, keys, repairs=True)
+        library = Library(connections, keys, repair_source())
         await library.ensure()
-        return await Repairer(connections, library, keys, limits, **options).repair()
+        try:
+            return await Repairer(connections, library, keys, limits, **options).repair()
+        finally:
+            await library.unload()
 
 
 @asynccontextmanager

@@ -56,10 +56,6 @@ class RedisSharedState(SharedMachine):
         """See `SharedState.open_breakers`."""
         found = iter(await self._library.call("shared_opened", _encode({})))
         return {
-            decode_id(_text(key)): int(until)
+            decode_id(key if isinstance(key, str) else key.decode()): int(until)
             for key, until in islice(zip(found, found, strict=True), MOST_LISTED)
         }
-
-
-def _text(answer: bytes | str) -> str:
-    return answer if isinstance(answer, str) else answer.decode()

@@ -13,10 +13,11 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from reverie.backends.durability import replicas_of, survives_power_cuts
-from reverie.backends.redis.library import LIBRARY
+from reverie.backends.redis.library import QUEUE
 from reverie.backends.redis.permissions import (
     NEEDED,
     NEEDED_BY_EVENTS,
+    NEEDED_BY_REPAIR,
     NEEDED_BY_REPLICATION,
     ForbiddenError,
     find_missing,
@@ -131,9 +132,11 @@ async def check_server(
     return durability if durability and asked.replicas else server.durability
 
 
-async def check_permissions(connections: Connections, keys: Keys, *, durability: str | None = None) -> None:
-    """Refuse a server that does not allow what the queue needs."""
-    one = await _permissions(connections, keys, _Asked(durability, volatile=False, assumed=False))
+async def check_permissions(
+    connections: Connections, keys: Keys, *, durability: str | None = None, repairs: bool = False
+) -> None:
+    """Refuse a server that does not allow what the queue, or its repair, needs."""
+    one = await _permissions(connections, keys, durability, repairs=repairs)
     if one.level == "problem":
         raise ForbiddenError(connections.place, connections.user, one.what, one.advice)
 
@@ -157,7 +160,7 @@ async def examine(
         *_memory(server),
         *_nodes(server),
         _functions(server),
-        await _permissions(connections, keys, asked),
+        await _permissions(connections, keys, durability),
         *await _events(connections, keys),
     ]
 
@@ -194,7 +197,7 @@ async def _ask(connections: Connections, *, libraries: bool) -> _Server:
 
 async def _libraries(connections: Connections) -> list[str] | str:
     try:
-        rows: list[list[bytes]] = await connections.call("FUNCTION", "LIST", "LIBRARYNAME", "reverie_v*")
+        rows: list[list[bytes]] = await connections.call("FUNCTION", "LIST", "LIBRARYNAME", "reverie_*")
     except (ResponseError, ForbiddenError) as error:
         return _refusal(error)
     return sorted(row[row.index(b"library_name") + 1].decode() for row in rows)
@@ -205,10 +208,13 @@ def _refusal(error: ResponseError | ForbiddenError) -> str:
     return error.refusal if isinstance(error, ForbiddenError) else str(error)
 
 
-async def _permissions(connections: Connections, keys: Keys, asked: _Asked) -> ServerFinding:
+async def _permissions(
+    connections: Connections, keys: Keys, durability: str | None, *, repairs: bool = False
+) -> ServerFinding:
     user = connections.user
-    examples = (*NEEDED, *(NEEDED_BY_REPLICATION if asked.replicas else ()))
-    missing = await find_missing(connections, keys, examples)
+    replication = NEEDED_BY_REPLICATION if replicas_of(durability) else ()
+    repair = NEEDED_BY_REPAIR if repairs else ()
+    missing = await find_missing(connections, keys, (*NEEDED, *replication, *repair))
     if missing is None:
         return ServerFinding(
             check="user",
@@ -452,14 +458,14 @@ def _functions(server: _Server) -> ServerFinding:
             remedy="allow the commands FUNCTION and FCALL",
             commands=_allowing(server, server.libraries, "+function +fcall"),
         )
-    others = [name for name in server.libraries if name != LIBRARY]
-    loaded = "is loaded" if LIBRARY in server.libraries else "is not loaded yet: the first process does it"
+    others = [name for name in server.libraries if name != QUEUE.name]
+    loaded = "is loaded" if QUEUE.name in server.libraries else "is not loaded yet: the first process does it"
     beside = f"; beside it {', '.join(others)}" if others else ""
     return ServerFinding(
         check="functions",
         level="ok",
-        value=LIBRARY,
+        value=QUEUE.name,
         what=loaded + beside,
-        remedy="those of versions that no process uses any more can go" if others else "",
+        remedy="those that no process or repair uses any more can go" if others else "",
         commands=tuple(f"FUNCTION DELETE {name}" for name in others),
     )

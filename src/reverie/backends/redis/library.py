@@ -1,5 +1,6 @@
-"""The queue's functions on the server, and calling them.
+"""The functions on the server, and calling them.
 
+The queue's moves are one library. A repair has its own, which is on the server only while it is used.
 Libraries are named by version and by a hash of their text, so that an older and a newer Reverie find their
 own functions on one server, and no server goes on with an older text of the same version. VERSION is that of
 the keys: whoever changes what stands in them gives it a new one. `{prefix}:version` says which one a queue
@@ -8,23 +9,24 @@ has; a Reverie with another does not touch it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 from importlib import resources
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from redis.exceptions import ResponseError
 
 from reverie.errors import ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reverie.backends.redis.connection import Command
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.replication import Replication
 
-__all__ = ["LIBRARY", "KeysVersionError", "Library", "library_name", "library_source"]
+__all__ = ["QUEUE", "KeysVersionError", "Library", "Source", "repair_source"]
 
 VERSION = 5
 COMMON = (
@@ -43,49 +45,55 @@ COMMON = (
     "submit",
 )
 """What the moves have in common; each part may use those before it."""
-REPAIR = ("repair", "reindex", "recount")
-"""The steps of a repair."""
-OWN = {"claim": ("fair_share", "offers"), **dict.fromkeys(REPAIR, ("mending",))}
-"""Parts that only these moves need."""
-TRIGGERS = ("triggers", "firing")
 MOVES = (
-    "claim",
-    "held",
-    "settle",
-    "advance",
-    "control",
-    "look",
-    "health",
-    "breaker_state",
-    *TRIGGERS,
-    *REPAIR,
+    ("fair_share", "offers", "claim"),
+    ("held",),
+    ("settle",),
+    ("advance",),
+    ("control",),
+    ("look",),
+    ("health",),
+    ("breaker_state",),
+    ("triggers",),
+    ("firing",),
 )
-"""The moves: nothing of one is seen by another, for a Lua text may have no more than 200 local names."""
+"""The moves, each with the parts that only it needs.
+
+Nothing of one is seen by another, because a Lua text may have no more than 200 local names.
+"""
+REPAIR = (("mending", "repair"), ("mending", "reindex"), ("mending", "recount"))
+"""The same for the steps of a repair."""
+UNLOAD_TIMEOUT_S = 2.0
 
 
-def _read_parts() -> str:
+class Source(NamedTuple):
+    """A library as the server is given it."""
+
+    name: str
+    text: str
+
+    @classmethod
+    def of(cls, kind: str, parts: str) -> Source:
+        """Give the parts a name that no other text has."""
+        name = f"{kind}_v{VERSION}_{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
+        return cls(name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{parts}")
+
+
+def _read_parts(blocks: Sequence[Sequence[str]]) -> str:
     folder = resources.files(__package__ or "").joinpath("lua")
-    moves = {name: (*OWN.get(name, ()), name) for name in MOVES}
-    texts = {
-        name: folder.joinpath(f"{name}.lua").read_text(encoding="utf-8")
-        for name in (*COMMON, *chain.from_iterable(moves.values()))
-    }
-    blocks = (f"do -- {name}\n{''.join(texts[part] for part in parts)}end" for name, parts in moves.items())
-    return "\n".join([*(texts[name] for name in COMMON), *blocks])
+
+    def read(names: Sequence[str]) -> str:
+        return "".join(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in names)
+
+    return read(COMMON) + "\n".join(f"do -- {names[-1]}\n{read(names)}end" for names in blocks)
 
 
-def library_name(text: str) -> str:
-    """What a library of this text is called."""
-    return f"reverie_v{VERSION}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+QUEUE = Source.of("reverie", _read_parts(MOVES))
 
 
-_PARTS = _read_parts()
-LIBRARY = library_name(_PARTS)
-
-
-def library_source() -> str:
-    """The whole library as one text."""
-    return "\n".join([f"#!lua name={LIBRARY}", f"local LIBRARY = '{LIBRARY}'", _PARTS])
+def repair_source() -> Source:
+    """Read the library of a repair."""
+    return Source.of("reverie_repair", _read_parts(REPAIR))
 
 
 class KeysVersionError(ReverieError):
@@ -125,15 +133,23 @@ class Caller(Protocol):
 class Library:
     """Calls the functions of one queue, and loads them where they are missing."""
 
-    def __init__(self, connections: Caller, keys: Keys) -> None:
+    def __init__(self, connections: Caller, keys: Keys, source: Source = QUEUE) -> None:
         self._connections = connections
         self._keys = keys
+        self._source = source
 
     async def ensure(self) -> None:
         """Load the library unless the server has it. `KeysVersionError` if the queue is not for us."""
         await self._check_version()
-        if not await self._connections.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY):
-            await self._load()
+        if not await self._connections.call("FUNCTION", "LIST", "LIBRARYNAME", self._source.name):
+            # Two that find it missing at the same time load the same text.
+            await self._connections.call("FUNCTION", "LOAD", "REPLACE", self._source.text)
+
+    async def unload(self) -> None:
+        """Delete the library, unless the server is away or forbids it; who still needs it loads it again."""
+        with contextlib.suppress(ReverieError, ResponseError, TimeoutError):
+            async with asyncio.timeout(UNLOAD_TIMEOUT_S):
+                await self._connections.call("FUNCTION", "DELETE", self._source.name)
 
     async def call(self, function: str, request: bytes, sent: Callable[[], None] | None = None) -> Any:
         """Call one function; a server that was restarted without its functions gets them again."""
@@ -149,7 +165,7 @@ class Library:
         return answer, confirmed
 
     def _command(self, function: str, request: bytes) -> Command:
-        name = f"{LIBRARY}_{function}"
+        name = f"{self._source.name}_{function}"
         keys = self._keys
         return ("FCALL", name, "0", keys.prefix, keys.status_prefix, keys.trigger_prefix, request)
 
@@ -172,7 +188,3 @@ class Library:
             found = await self._connections.call("SET", key, ours, "NX", "GET")
         if found is not None and found.decode() != ours:
             raise KeysVersionError(self._connections.place, self._keys.prefix, found.decode())
-
-    async def _load(self) -> None:
-        # Two that find it missing at the same time load the same text.
-        await self._connections.call("FUNCTION", "LOAD", "REPLACE", library_source())

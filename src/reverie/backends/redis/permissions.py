@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NEEDED",
     "NEEDED_BY_EVENTS",
+    "NEEDED_BY_REPAIR",
     "NEEDED_BY_REPLICATION",
     "ForbiddenError",
     "Missing",
@@ -33,23 +34,32 @@ NEEDED = tuple(
     line.strip()
     for line in """
         FCALL any 0; FUNCTION LIST; FUNCTION LOAD any; GET {status}; GET {trigger}; GET {key}; MGET {key}
-        SET {key} a; EXISTS {key}; TYPE {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1
+        SET {key} a; EXISTS {key}; DEL {key}; PERSIST {key}; PEXPIRE {key} 1
         TIME; PUBSUB NUMSUB {channel}
-        HGET {key} a; HMGET {key} a; HGETALL {key}; HKEYS {key}; HVALS {key}; HLEN {key}; HEXISTS {key} a
+        HGET {key} a; HMGET {key} a; HGETALL {key}; HKEYS {key}; HVALS {key}; HLEN {key}
         HRANDFIELD {key} 1; HSCAN {key} 0; HSET {key} a b; HSETNX {key} a b; HINCRBY {key} a 1; HDEL {key} a
         BLPOP {key} 1; LPOP {key}; LLEN {key}; LRANGE {key} 0 1; LTRIM {key} 0 1; RPUSH {key} a
         SADD {key} a; SISMEMBER {key} a; SMEMBERS {key}; SREM {key} a
         XACK {key} a 0-1; XADD {key} * a b; XCLAIM {key} a b 0 0-1; XDEL {key} 0-1; XGROUP CREATE {key} a 0
-        XGROUP SETID {key} a 0; XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
-        XREADGROUP GROUP a b STREAMS {key} >; XREVRANGE {key} + -
+        XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
+        XREADGROUP GROUP a b STREAMS {key} >
         ZADD {key} 0 a; ZPOPMIN {key}; ZRANGE {key} 0 1; ZREM {key} a; ZREMRANGEBYSCORE {key} 0 1
-        ZSCAN {key} 0; ZSCORE {key} a
+        ZSCORE {key} a
     """.replace("\n", ";").split(";")
     if line.strip()
 )
 """An example of each command that the queue sends, or its functions run."""
 NEEDED_BY_EVENTS = ("PUBLISH {channel} a", "SUBSCRIBE {channel}")
 """What processes need to hear of each other; the queue works without it, a little slower."""
+NEEDED_BY_REPAIR = (
+    "SCAN 0",
+    "TYPE {key}",
+    "HEXISTS {key} a",
+    "XGROUP SETID {key} a 0",
+    "XREVRANGE {key} + -",
+    "ZSCAN {key} 0",
+)
+"""What a repair and its functions need beside that."""
 NEEDED_BY_REPLICATION = ("PUBLISH {channel} a", "WAIT 1 1")
 COMMAND = re.compile(r"the '([^']+)' command")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
-from reverie.backends.moves import Accepted, Advance, Lost, Move, Renewal, Settled, Submitted
+from reverie.backends.moves import Advance, Lost, Move, Renewal, Settled, Submitted
 from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
@@ -85,21 +85,17 @@ class RedisQueue:
         """The worker whose last request stands, and its labels."""
         self._attendance = Attendance(connections, keys)
 
-    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+    async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
-        return await self._submit(self._library, messages, claim)
+        return await self._submit(self._library, messages)
 
-    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+    def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `SubmitsHere.submit_here`."""
-        return run_here(self._submit(self._direct, messages, None))
+        return run_here(self._submit(self._direct, messages))
 
-    async def _submit(
-        self, library: Library, messages: Sequence[Message], claim: ClaimRequest | None
-    ) -> Accepted:
-        claim_id = secrets.token_hex(16) if claim else ""
-        request = rows.submit_request(messages, self._keys)
-        request["claim"] = wire.claim_request(claim, claim_id) if claim else None
-        encoded, replication = self._encoded(request), self._replication
+    async def _submit(self, library: Library, messages: Sequence[Message]) -> list[Submitted]:
+        encoded = self._encoded(rows.submit_request(messages, self._keys))
+        replication = self._replication
         answers: list[Submitted] = []
 
         def expect() -> None:
@@ -118,7 +114,7 @@ class RedisQueue:
             replication.check(confirmed)
         for other in reply.others:
             answers[other.index] = Submitted(other.item_id or messages[other.index].item_id, other.word)
-        return Accepted(answers=answers, claims=self._claims(claim, claim_id, reply) if claim else [])
+        return answers
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
@@ -127,7 +123,9 @@ class RedisQueue:
             self._attendance.begin(request.worker)
         self._standing = None
         reply = await self._call("claim", {"claim": wire.claim_request(request, claim_id)}, wire.ClaimReply)
-        claims = self._claims(request, claim_id, reply)
+        labels = list(request.wants)
+        self._passed = frozenset(labels[index] for index in reply.passed)
+        claims = wire.claims_of(reply.served, claim_id, reply.now + request.lease_ms)
         if reply.hand is not None:
             claims += wire.claims_of(reply.hand.served, reply.hand.claim_id, reply.hand.lease_until)
         elif request.stands and not claims:
@@ -232,13 +230,6 @@ class RedisQueue:
     async def close(self) -> None:
         """Let go of what is kept open for requests that stand."""
         await self._attendance.close()
-
-    def _claims(
-        self, request: ClaimRequest, claim_id: str, reply: wire.ClaimReply | wire.SubmitReply
-    ) -> list[Claim]:
-        labels = list(request.wants)
-        self._passed = frozenset(labels[index] for index in reply.passed)
-        return wire.claims_of(reply.served, claim_id, reply.now + request.lease_ms)
 
     async def _nudge(self, labels: Sequence[str]) -> None:
         """Make up for a token that the server may have given to a waiter which is gone."""

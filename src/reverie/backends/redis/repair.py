@@ -52,7 +52,6 @@ MISPLACED = ("claims", "ghosts", "groups", "returned")
 """What is wrong with the entries of a lane; where a look has found that, it cannot foresee what follows."""
 INDEXES = ("leases", "due", "deadlines", "failed", "cancelled", "expiry", "resting")
 
-T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
 _decode_message = msgspec.json.Decoder(Message).decode
 
@@ -216,7 +215,8 @@ class Repairer:
         pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", start) + "*"
         async for keys in self._scan(pattern):
             names = [name for key in keys if wanted(name := key.removeprefix(start))]
-            for batch in _batched(names, BATCH):
+            for first in range(0, len(names), BATCH):
+                batch = names[first : first + BATCH]
                 yield batch
                 self._done = min(self._done + len(batch), self._total)
                 self._progress(self._done, self._total)
@@ -416,9 +416,3 @@ def _read(body: str) -> Message | None:
         return _decode_message(unquote_to_bytes(body))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-def _batched(names: list[T], size: int) -> Iterable[list[T]]:
-    iterator = iter(names)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch

@@ -127,8 +127,6 @@ class SubmitReply(_Reply, frozen=True):
 
     others: list[Other]
     """Those that were not accepted."""
-    served: list[ServedLane]
-    passed: list[int]
     refusal: Refusal | None = None
 
 

@@ -1,8 +1,8 @@
 """Messages wait in an SQLite file: the embedded default.
 
 `queue.py` has the moves. Each is one transaction (`step.py`); what it does in there stands in a file of its
-name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`. `shared.py` is what
-workers share, `triggers.py` what turns time or activity into messages.
+name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`. `breaker_state.py` is
+what workers share, `triggers.py` what turns time or activity into messages.
 """
 
 from __future__ import annotations

@@ -24,7 +24,11 @@ def advance(step: Step, limit: int) -> Advance:
     """Do what time asks for, at most `limit` of each kind."""
     window: dict[str, Any] = {"now": step.now, "limit": limit}
     overdue = fail_overdue(step, limit)
-    staged = _stage(step, window)
+    due = step.rows(SQL["due_messages"], window)
+    if due:
+        for place, (row,) in zip(step.take_places(len(due)), due, strict=True):
+            for (lane,) in step.rows(SQL["stage"], {"row": row, "place": place, "now": step.now}):
+                step.lane(lane)
     rested = step.rows(SQL["end_rests"], window)
     for (lane,) in rested:
         step.lane(lane)
@@ -35,17 +39,20 @@ def advance(step: Step, limit: int) -> Advance:
         if lost is not None and lost[0].ended:
             buried.append(lost[1])
     step.finish()
-    expired = _expire(step, window)
+    expired = step.rows(SQL["expire"], window)
+    for _, _, label, stored, error in expired:
+        step.counts.move(label, status_of(stored, error), None)
+    forget_attempts(step, [row[:2] for row in expired])
     step.rows(SQL["forget_workers"], {"now": step.now})
     step.rows(SQL["forget_arrivals"], {"now": step.now})
     ((next_due,),) = step.rows(SQL["next_due"])
     return Advance(
-        staged=staged + len(rested),
+        staged=len(due) + len(rested),
         reaped=len(reaped),
-        expired=expired,
+        expired=len(expired),
         ended=[*overdue, *buried],
         next_due=next_due,
-        more=limit in (len(overdue), staged, len(rested), len(reaped), expired),
+        more=limit in (len(overdue), len(due), len(rested), len(reaped), len(expired)),
     )
 
 
@@ -88,20 +95,3 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
             step.run_moved(run)
         step.expect(expires)
     return status, message
-
-
-def _expire(step: Step, window: dict[str, Any]) -> int:
-    rows = step.rows(SQL["expire"], window)
-    for _, _, label, stored, error in rows:
-        step.counts.move(label, status_of(stored, error), None)
-    forget_attempts(step, [row[:2] for row in rows])
-    return len(rows)
-
-
-def _stage(step: Step, window: dict[str, Any]) -> int:
-    due = step.rows(SQL["due_messages"], window)
-    if due:
-        for place, (row,) in zip(step.take_places(len(due)), due, strict=True):
-            for (lane,) in step.rows(SQL["stage"], {"row": row, "place": place, "now": step.now}):
-                step.lane(lane)
-    return len(due)

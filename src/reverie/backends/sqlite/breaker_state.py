@@ -45,7 +45,8 @@ class SqliteSharedState(SharedMachine):
                 connection.execute(SQL["remove_state"], {"key": key})
             return grant
 
-        return await self._database.write(job)
+        # What is forgotten with a power cut is learned again within a few calls.
+        return await self._database.write(job, durable=False)
 
     async def open_breakers(self) -> dict[str, int]:
         """See `SharedState.open_breakers`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter, defaultdict
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from reverie.backends.sqlite.step import Step
     from reverie.message import Key, Message
 
-__all__ = ["claim", "claimed_together", "identity", "load_memos", "note_worker", "renew", "save_memo"]
+__all__ = ["claim", "claimed_together", "identity", "load_memos", "renew", "save_memo"]
 
 SQL = load_statements("claim.sql")
 READ_TOGETHER = 128
@@ -84,10 +85,7 @@ def claim(step: Step, request: ClaimRequest) -> Claimed:
         "lease_until": claimed.lease_until,
         "now": step.now,
     }
-
-    def claim_label(label: str, want: Want) -> list[list[Any]]:
-        return _claim_label(step, label, want, bindings, lost=look.lost)
-
+    claim_label = partial(_claim_label, step, bindings, look)
     claimed.rows[:] = serve(request, look.waited_ms, step.limits.max_wait_ms, claim_label)
     if claimed.rows:
         step.expect(claimed.lease_until)
@@ -103,9 +101,13 @@ def _look(step: Step, request: ClaimRequest) -> _Look:
 
 
 def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence | None) -> Renewal:
-    """Extend the leases that still stand."""
-    if presence is not None:
-        note_worker(step, presence)
+    """Extend the leases that still hold; with `presence`, note that the worker lives, or has gone."""
+    if presence is not None and presence.labels:
+        alive_until = step.now + presence.lives_ms
+        labels = to_json(presence.labels)
+        step.rows(SQL["note_worker"], (presence.worker, labels, presence.lives_ms, alive_until))
+    elif presence is not None:
+        step.rows(SQL["forget_worker"], (presence.worker,))
     lease_until = step.now + lease_ms
     rows = step.many(SQL["renew"], [(lease_until, *identity(claim)) for claim in claims])
     renewed = {(row, claim_id): cancel for row, claim_id, cancel in rows}
@@ -117,16 +119,6 @@ def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence
         elif cancel:
             cancelled.append(one.key)
     return Renewal(lost=lost, cancelled=cancelled)
-
-
-def note_worker(step: Step, presence: Presence) -> None:
-    """Note that a worker is alive, or that it has gone."""
-    if presence.labels:
-        alive_until = step.now + presence.lives_ms
-        labels = to_json(presence.labels)
-        step.rows(SQL["note_worker"], (presence.worker, labels, presence.lives_ms, alive_until))
-    else:
-        step.rows(SQL["forget_worker"], (presence.worker,))
 
 
 def save_memo(step: Step, claim: Claim, name: str, value: str) -> bool:
@@ -152,14 +144,14 @@ def claimed_together(claim: Claim) -> str:
 
 
 def _claim_label(
-    step: Step, label: str, want: Want, bindings: dict[str, Any], *, lost: bool
+    step: Step, bindings: dict[str, Any], look: _Look, label: str, want: Want
 ) -> list[list[Any]]:
     messages = want.messages
     most = step.limits.total.concurrency
     if most is not None:
         messages = min(messages, most - step.rows(SQL["running"])[0][0])
     portions = _portions(step, label, messages, want.quantum)
-    if lost and portions:
+    if look.lost and portions:
         portions = _leave_lost_alone(step, portions)
     rows: list[list[Any]] = []
     if step.limits.tenant.concurrency is None:

@@ -23,39 +23,24 @@ COLUMNS = {
     Status.CANCELLED: 4,
 }
 EVER = {Status.COMPLETED: 5, Status.FAILED: 6}
+COMPLETED = EVER[Status.COMPLETED]
+"""The column of what was ever completed."""
 
 
-class Counts:
-    """The changes of one step."""
-
-    def __init__(self, changes: dict[str, list[int]] | None = None) -> None:
-        self._changes = changes or {}
-
-    def copy(self) -> Counts:
-        """The same changes, apart from these."""
-        return Counts({label: list(change) for label, change in self._changes.items()})
+class Counts(dict[str, list[int]]):
+    """The changes of one step: for each label, one number for each column."""
 
     def move(self, label: str, before: Status | None, after: Status | None, count: int = 1) -> None:
         """Messages go from one status to another; None: they are new, or gone."""
-        change = self._changes.get(label)
+        change = self.get(label)
         if change is None:
-            change = self._changes[label] = [0] * (len(COLUMNS) + len(EVER))
+            change = self[label] = [0] * (len(COLUMNS) + len(EVER))
         if before is not None:
             change[COLUMNS[before]] -= count
         if after is not None:
             change[COLUMNS[after]] += count
             if after in EVER:
                 change[EVER[after]] += count
-
-    @property
-    def changes(self) -> list[tuple[str | int, ...]]:
-        """For each label that has changed: its name, then one number for each column."""
-        return [(label, *change) for label, change in self._changes.items() if any(change)]
-
-    @property
-    def any_completed(self) -> bool:
-        """Whether anything has completed."""
-        return any(change[EVER[Status.COMPLETED]] for change in self._changes.values())
 
 
 def count_if_needed(connection: apsw.Connection) -> None:

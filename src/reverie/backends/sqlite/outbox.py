@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.moves import Accepted
 from reverie.backends.sqlite.step import UNWRITABLE
 from reverie.backends.sqlite.submit import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from reverie.backends.moves import Submitted
     from reverie.backends.sqlite.step import Step
     from reverie.message import Message
 
-    Tell = Callable[[Accepted | BaseException], None]
+    Tell = Callable[[list[Submitted] | BaseException], None]
     Submission = tuple[Sequence[Message], Tell]
 
 __all__ = ["Outbox"]
@@ -37,11 +38,11 @@ class Outbox:
         self._waiting: list[Submission] = []
         self._sent = 0.0
 
-    def put(self, messages: Sequence[Message]) -> Future[Accepted]:
+    def put(self, messages: Sequence[Message]) -> Future[list[Submitted]]:
         """Submit with all others that wait; the future is done when it is durable."""
-        future: Future[Accepted] = Future()
+        future: Future[list[Submitted]] = Future()
 
-        def tell(answer: Accepted | BaseException) -> None:
+        def tell(answer: list[Submitted] | BaseException) -> None:
             if not future.set_running_or_notify_cancel():
                 return
             if isinstance(answer, BaseException):
@@ -52,13 +53,13 @@ class Outbox:
         self._add(messages, tell)
         return future
 
-    def put_and_wait(self, messages: Sequence[Message]) -> Accepted:
+    def put_and_wait(self, messages: Sequence[Message]) -> list[Submitted]:
         """The same for a thread that blocks; a bare lock costs half of what a future does."""
-        answers: list[Accepted | BaseException] = []
+        answers: list[list[Submitted] | BaseException] = []
         ready = threading.Lock()
         ready.acquire()
 
-        def tell(answer: Accepted | BaseException) -> None:
+        def tell(answer: list[Submitted] | BaseException) -> None:
             answers.append(answer)
             ready.release()
 
@@ -80,22 +81,19 @@ class Outbox:
             if send:
                 self._sent = now
         if send:
-            self._send()
+            taken: list[Submission] = []
+            self._send(partial(self._submit_waiting, taken), taken)
 
-    def _send(self) -> None:
-        """Have all that waits written by one job, once its turn comes."""
-        taken: list[Submission] = []
+    def _submit_waiting(self, taken: list[Submission], step: Step) -> list[list[Submitted]]:
+        """Submit all that waits when the turn of the job comes; it is added to `taken`."""
+        with self._lock:
+            taken.extend(self._waiting)  # the job may run again, and has some already
+            self._waiting = []
+        answers = iter(submit(step, [message for messages, _ in taken for message in messages]))
+        return [[next(answers) for _ in messages] for messages, _ in taken]
 
-        def job(step: Step) -> list[Accepted]:
-            with self._lock:
-                taken.extend(self._waiting)  # the job may run again, and has some already
-                self._waiting = []
-            answers = iter(submit(step, [message for messages, _ in taken for message in messages]))
-            return [Accepted(answers=[next(answers) for _ in messages]) for messages, _ in taken]
-
-        self._write_soon(job, taken)
-
-    def _write_soon(self, job: Callable[[Step], list[Accepted]], taken: list[Submission]) -> None:
+    def _send(self, job: Callable[[Step], list[list[Submitted]]], taken: list[Submission]) -> None:
+        """Have `taken` written by a job, and answered."""
         try:
             written = self._write(job)
         except BaseException as error:
@@ -103,9 +101,9 @@ class Outbox:
             if not isinstance(error, Exception):
                 raise
         else:
-            written.add_done_callback(lambda future: self._answer(future, taken))
+            written.add_done_callback(partial(self._answer, taken))
 
-    def _answer(self, written: Future[list[Accepted]], taken: list[Submission]) -> None:
+    def _answer(self, taken: list[Submission], written: Future[list[list[Submitted]]]) -> None:
         error = written.exception()
         if error is None:
             for (_, tell), answer in zip(taken, written.result(), strict=True):
@@ -118,7 +116,7 @@ class Outbox:
 
     def _send_alone(self, submission: Submission) -> None:
         messages, _ = submission
-        self._write_soon(lambda step: [Accepted(answers=submit(step, messages))], [submission])
+        self._send(lambda step: [submit(step, messages)], [submission])
 
     def _fail(self, error: BaseException, taken: list[Submission]) -> None:
         if not taken:  # it failed before it could begin

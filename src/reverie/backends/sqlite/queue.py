@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reverie.backends.moves import Accepted
 from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.outbox import Outbox
 from reverie.backends.sqlite.step import Step
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         Renewal,
         Settled,
         Settlement,
+        Submitted,
     )
-    from reverie.backends.sqlite.claim import Claimed
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.base.clock import Clock
     from reverie.message import Message
@@ -62,42 +62,33 @@ class SqliteQueue:
         self._overdue: list[Message] = []
         self._outbox = Outbox(self._write)
 
-    async def submit(self, messages: Sequence[Message], claim: ClaimRequest | None = None) -> Accepted:
+    async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
-        return await asyncio.wrap_future(self.submit_soon(messages, claim))
+        return await asyncio.wrap_future(self._outbox.put(messages))
 
-    def submit_soon(
-        self, messages: Sequence[Message], request: ClaimRequest | None = None
-    ) -> Future[Accepted]:
-        """Submit from any thread, without an event loop; the future is done when it is durable."""
-        if request is None:
-            return self._outbox.put(messages)
-
-        def job(step: Step) -> Accepted:
-            answers = submit.submit(step, messages)
-            return Accepted(answers=answers, claims=self._read(claim.claim(step, request)))
-
-        return self._write(job)
-
-    def submit_here(self, messages: Sequence[Message]) -> Accepted:
+    def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `SubmitsHere.submit_here`."""
         if not self._database.idle:
             return self._outbox.put_and_wait(messages)
-        write, steps = self._in_step(lambda step: submit.submit(step, messages))
-        answers = self._database.run_here(write)
+        steps: list[Step] = []
+        job = partial(self._run, steps, partial(submit.submit, messages=messages))
+        answers = self._database.run_here(job)
         self._tell(steps[-1])
-        return Accepted(answers=answers)
+        return answers
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """See `Queue.claim`."""
         # A power cut ends the worker, too: it does not matter if the claim is forgotten with it.
-        return self._read(await self.written(lambda step: claim.claim(step, request), durable=False))
+        claimed = await self.written(partial(claim.claim, request=request), durable=False)
+        self._overdue += claimed.overdue  # the next `advance` reports them
+        return claimed.read()
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
     ) -> Renewal:
         """See `Queue.renew`."""
-        return await self.written(lambda step: claim.renew(step, claims, lease_ms, presence), durable=False)
+        renew = partial(claim.renew, claims=claims, lease_ms=lease_ms, presence=presence)
+        return await self.written(renew, durable=False)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
@@ -111,19 +102,19 @@ class SqliteQueue:
 
     async def save_memo(self, claim_: Claim, step: str, value: str) -> bool:
         """See `Queue.save_memo`."""
-        return await self.written(lambda transaction: claim.save_memo(transaction, claim_, step, value))
+        return await self.written(partial(claim.save_memo, claim=claim_, name=step, value=value))
 
     async def load_memos(self, claim_: Claim) -> dict[str, str]:
         """See `Queue.load_memos`."""
-        return await self._database.read(lambda connection: claim.load_memos(connection, claim_.key))
+        return await self._database.read(partial(claim.load_memos, key=claim_.key))
 
     async def control(self, command: Command) -> ControlResult:
         """See `Queue.control`."""
-        return await self.written(lambda step: control.control(step, command))
+        return await self.written(partial(control.control, command=command))
 
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
-        done = await self.written(lambda step: advance.advance(step, limit), durable=False)
+        done = await self.written(partial(advance.advance, limit=limit), durable=False)
         overdue, self._overdue = self._overdue, []
         done = msgspec.structs.replace(done, ended=[*overdue, *done.ended])
         self._wakeup.set_horizon(done.next_due)
@@ -146,39 +137,29 @@ class SqliteQueue:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
 
-    def _read(self, claimed: Claimed) -> list[Claim]:
-        """The claims; what the step has ended on the way is reported by the next `advance`."""
-        self._overdue += claimed.overdue
-        return claimed.read()
-
     async def written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
         """Run one step in the next write transaction, and wait until it is committed."""
         return await asyncio.wrap_future(self._write(job, durable=durable))
 
     def _write(self, job: Callable[[Step], T], *, durable: bool = True) -> Future[T]:
         """Run one step in the next write transaction; who waits for what it woke hears after the commit."""
-        write, steps = self._in_step(job)
+        steps: list[Step] = []
 
         def committed(future: Future[T]) -> None:
             if not future.cancelled() and future.exception() is None:
                 self._tell(steps[-1])
 
-        future = self._database.submit(write, durable=durable)
+        future = self._database.submit(partial(self._run, steps, job), durable=durable)
         future.add_done_callback(committed)
         return future
 
-    def _in_step(self, job: Callable[[Step], T]) -> tuple[Callable[[apsw.Connection], T], list[Step]]:
-        """The job as the writer runs it, and the steps it has had so far: it may have to run again."""
-        steps: list[Step] = []
-
-        def write(connection: apsw.Connection) -> T:
-            step = Step(connection, self._clock.now(), self._limits, self._apply_effects)
-            steps.append(step)
-            answer = job(step)
-            step.close()
-            return answer
-
-        return write, steps
+    def _run(self, steps: list[Step], job: Callable[[Step], T], connection: apsw.Connection) -> T:
+        """Run a job in a step of its own, which is added to `steps`: it may have to run again."""
+        step = Step(connection, self._clock.now(), self._limits, self._apply_effects)
+        steps.append(step)
+        answer = job(step)
+        step.close()
+        return answer
 
     def _tell(self, step: Step) -> None:
         """Wake whoever waits for what a step has set up."""

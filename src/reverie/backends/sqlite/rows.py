@@ -92,8 +92,6 @@ def message_from_row(row: Sequence[Any]) -> Message:
         timestamp=from_epoch_ms(timestamp),
         requeues=requeues,
     )
-    return message if extra is None else msgspec.structs.replace(message, **_rare_fields(extra))
-
-
-def _rare_fields(extra: str) -> dict[str, Any]:
-    return msgspec.structs.asdict(_decode_rare(extra))
+    if extra is None:
+        return message
+    return msgspec.structs.replace(message, **msgspec.structs.asdict(_decode_rare(extra)))

@@ -102,7 +102,7 @@ class Step:
         self._lanes = {k: copy(v) for k, v in lanes.items()}
         self._ended, self._runs = list(ended), list(runs)
         self._loaded = None if counters is None else replace(counters)
-        self.counts = counted.copy()
+        self.counts = counts.Counts((label, list(change)) for label, change in counted.items())
         try:
             with self.connection:
                 yield
@@ -132,10 +132,12 @@ class Step:
         """Write the counters and counts, at the end of the transaction."""
         counters = self._loaded
         if counters is not None and counters != self._stored:
-            completed_at = self.now if self.counts.any_completed else None
+            any_completed = any(change[counts.COMPLETED] for change in self.counts.values())
+            completed_at = self.now if any_completed else None
             self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth, completed_at))
-        for change in self.counts.changes:  # mostly of one label; to read them from JSON costs more
-            self.rows(counts.WRITE, change)
+        for label, change in self.counts.items():  # mostly one; to read them from JSON costs more
+            if any(change):
+                self.rows(counts.WRITE, (label, *change))
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and read all it answers."""

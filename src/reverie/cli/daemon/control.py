@@ -105,7 +105,7 @@ def _spawn(daemon: Daemon, launch: Launch, lock: int, log: int) -> tuple[subproc
     return process, ready
 
 
-def try_out(launch: Launch, patience_s: float = START_S) -> None:
+def try_out(launch: Launch) -> None:
     """Do all that a start does up to taking work, in a process of its own; its own words if it cannot."""
     try:
         tried = subprocess.run(  # noqa: S603  our own interpreter and our own module
@@ -115,7 +115,7 @@ def try_out(launch: Launch, patience_s: float = START_S) -> None:
             stderr=subprocess.STDOUT,
             cwd=launch.folder,
             env={**os.environ, **launch.environment},
-            timeout=patience_s,
+            timeout=START_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:

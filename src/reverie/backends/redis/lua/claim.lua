@@ -372,18 +372,15 @@ local function submit_call(_, arguments)
   local step = open_step(arguments)
   local others, refusal, amount = accept(step)
   if refusal then
-    return cmsgpack.pack({ step.now, {}, {}, {}, refusal })
+    return cmsgpack.pack({ step.now, {}, refusal })
   end
   arrange(step)
-  local served, passed = {}, {}
-  if step.request.claim then
-    served, passed = claim(step)
-  elseif amount <= FEW then
+  if amount <= FEW then
     hand_over(step)
   end
   finish(step)
   tell_horizon(step)
-  return cmsgpack.pack({ step.now, others, served, passed })
+  return cmsgpack.pack({ step.now, others })
 end
 
 redis.register_function(LIBRARY .. '_submit', submit_call)
