@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.capture.spool import Spool
+from reverie.server import create_app
 from reverie.settings import load_settings
 from support.redis_bench import Bench, open_bench
 from support.schedulers import new_scheduler

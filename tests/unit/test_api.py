@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
+from reverie.server import create_app
 from reverie.settings import load_settings
 
 JSON = {"content-type": "application/json"}
@@ -317,5 +317,5 @@ async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(sch
 
 
 def test_the_api_needs_no_redis() -> None:
-    program = "import sys; sys.modules['redis'] = None; import reverie.api.app"
+    program = "import sys; sys.modules['redis'] = None; import reverie.server"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

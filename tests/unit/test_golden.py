@@ -15,8 +15,8 @@ import pytest
 from redis import Redis
 
 from reverie import AsyncScheduler, Message
-from reverie.api.app import create_app
 from reverie.backends.moves import ClaimRequest, Move, Presence, Settlement, Want
+from reverie.server import create_app
 from reverie.settings import load_settings
 from support.servers import valkey
 

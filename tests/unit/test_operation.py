@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
+from reverie.server import create_app
 from reverie.settings import load_settings
 
 

@@ -13,8 +13,8 @@ from reverie.api.envelope import answer
 from reverie.api.models import AddRequest, SearchRequest
 from reverie.base.clock import from_epoch_ms
 from reverie.capture.intake import add_message
-from reverie.handlers.add import memory_id_of
 from reverie.message import new_item_id
+from reverie.turn import memory_id_of
 
 if TYPE_CHECKING:
     from reverie.face.scheduler import AsyncScheduler
