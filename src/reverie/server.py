@@ -8,28 +8,26 @@ import resource
 import signal
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from reverie.api.body_limit import BodyLimit
+from reverie.api.document import complete_document
+from reverie.api.door import Door
 from reverie.api.envelope import handle_errors
-from reverie.api.guard import Guard
-from reverie.api.last_answer import LastAnswer
-from reverie.api.operation import operation_routes
-from reverie.api.product import product_routes
-from reverie.api.push import push_routes
-from reverie.api.scheduler import scheduler_routes
-from reverie.api.trace import Tracing
-from reverie.api.triggers import trigger_routes
+from reverie.api.routes import ROUTES
+from reverie.api.routing import Endpoint
 from reverie.errors import InvalidSettingError
+from reverie.principal import LOCAL_ADMIN
 from reverie.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from reverie.api.routing import Route
     from reverie.face.scheduler import AsyncScheduler
+    from reverie.principal import Principal
 
 __all__ = ["create_app", "serve"]
 
@@ -40,8 +38,17 @@ LAST_ANSWERS_S = 30
 """When the server stops, answers that have begun may take so long."""
 
 
-def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI:
-    """The application of one scheduler; while it lives, its worker runs too, unless told otherwise."""
+def create_app(
+    scheduler: AsyncScheduler,
+    *,
+    run_worker: bool = True,
+    routes: Sequence[Route] = ROUTES,
+    caller: Principal = LOCAL_ADMIN,
+) -> FastAPI:
+    """The application of one scheduler, which starts and stops with it, with a worker or without.
+
+    `caller` is the principal of every request, as long as there are no keys.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -54,20 +61,38 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
         yield
         await scheduler.stop()
 
-    app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    app = _Application(
+        routes, title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False
+    )
     app.state.stopping = asyncio.Event()
+    app.state.run_worker = run_worker
+    for route in routes:
+        app.router.routes.append(Endpoint(route, scheduler))
     server = scheduler.runtime.settings.server
-    app.add_middleware(BodyLimit, max_bytes=server.max_body_bytes)
-    app.add_middleware(Guard, allowed_hosts=[server.host, *server.allowed_hosts])
-    app.add_middleware(LastAnswer, stopping=app.state.stopping)
-    app.add_middleware(Tracing)
-    app.include_router(product_routes(scheduler))
-    app.include_router(push_routes(scheduler))
-    app.include_router(scheduler_routes(scheduler))
-    app.include_router(trigger_routes(scheduler))
-    app.include_router(operation_routes(scheduler, with_worker=run_worker))
+    app.add_middleware(
+        Door,
+        allowed_hosts=[server.host, *server.allowed_hosts],
+        max_body_bytes=server.max_body_bytes,
+        stopping=app.state.stopping,
+        caller=caller,
+    )
     handle_errors(app)
     return app
+
+
+class _Application(FastAPI):
+    """FastAPI with the document that the route table completes."""
+
+    def __init__(self, routes: Sequence[Route], **options: Any) -> None:
+        super().__init__(**options)
+        self._table = routes
+        self._document: dict[str, Any] | None = None
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document; made once."""
+        if self._document is None:
+            self._document = complete_document(super().openapi(), self._table)
+        return self._document
 
 
 def serve(

@@ -11,6 +11,7 @@ from reverie import AsyncScheduler
 from reverie.capture.spool import Spool
 from reverie.server import create_app
 from reverie.settings import load_settings
+from support.documented import check_documented
 from support.redis_bench import Bench, open_bench
 from support.schedulers import new_scheduler
 from support.spooling import ingester_of
@@ -35,9 +36,16 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 
 @pytest.fixture
 async def client(scheduler: AsyncScheduler) -> AsyncIterator[httpx.AsyncClient]:
-    """Whoever asks the HTTP face of a scheduler."""
-    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as opened:
+    """A client of the HTTP face of a scheduler; each answer must be one that the document names."""
+    app = create_app(scheduler, run_worker=False)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    async def check(response: httpx.Response) -> None:
+        check_documented(app, response)
+
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1", event_hooks={"response": [check]}
+    ) as opened:
         yield opened
 
 

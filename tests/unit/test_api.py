@@ -93,6 +93,12 @@ async def test_what_is_no_json_is_refused(client) -> None:
         assert message.endswith(f" at {place}")
 
 
+async def test_a_body_that_cannot_be_read_as_text_is_refused(client) -> None:
+    for content in (b'{"user_id": "\xff"}', b"[" * 200_000):
+        code, message, _ = await ask(client, "POST", "/product/search", content=content, headers=JSON)
+        assert (code, message) == (400, "There was an error parsing the body")
+
+
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client) -> None:
     async def unannounced():
         for _ in range(17):

@@ -10,14 +10,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from reverie.api.trace import TRACE_HEADER, trace_id_of_request
 from reverie.base.logs import get_logger
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
     InvalidSelectionError,
+    ItemTakenError,
     QueueFullError,
     ReverieError,
+    RoleError,
+    TaskTypeDisabledError,
     UnknownItemError,
     UnknownTaskTypeError,
     WaitTimeoutError,
@@ -26,19 +28,26 @@ from reverie.errors import (
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-__all__ = ["answer", "handle_errors", "status_of"]
+__all__ = ["HTTP_STATUS", "STOPPING", "TRACE_HEADER", "answer", "handle_errors", "status_of"]
 
 log = get_logger(__name__)
 
 HTTP_STATUS: dict[type[ReverieError], int] = {
     InvalidMessageError: 400,
     InvalidSelectionError: 400,
-    QueueFullError: 429,
+    RoleError: 403,
     UnknownItemError: 404,
     UnknownTaskTypeError: 404,
-    WaitTimeoutError: 504,
+    ItemTakenError: 409,
+    TaskTypeDisabledError: 409,
+    QueueFullError: 429,
     BackendUnavailableError: 503,
+    WaitTimeoutError: 504,
 }
+"""The HTTP status of each error; all others are 500."""
+STOPPING = "the server stops: ask again when it is back"
+TRACE_HEADER = "x-trace-id"
+"""The header of every answer that names the trace of its request."""
 
 
 def answer(data: Any, message: str = "ok", code: int = 200) -> JSONResponse:
@@ -81,7 +90,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        trace_id = trace_id_of_request(request.scope)
+        trace_id = request.state.trace_id
         log.error("request.failed", path=request.url.path, trace_id=trace_id, exc_info=error)
         refusal = answer(None, "something went wrong inside the server; its log says what", 500)
         refusal.headers[TRACE_HEADER] = trace_id

@@ -124,11 +124,6 @@ class SearchRequest(BaseModel):
     readable_cube_ids: list[Text] | None = None
     top_k: int = Field(10, ge=1, le=1000)
 
-    @property
-    def cubes(self) -> list[str]:
-        """The cubes to search; none means all of the user."""
-        return self.readable_cube_ids or ([self.mem_cube_id] if self.mem_cube_id else [])
-
 
 class MessageModel(BaseModel):
     """One message, as clients of the scheduler send it."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from reverie.api.envelope import answer
+from reverie.api.answers import Pushed
 from reverie.api.models import PushRequest
+from reverie.api.routing import Route
 from reverie.base.logs import get_logger
 from reverie.capture.intake import add_message
-from reverie.errors import ReverieError
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    ItemTakenError,
+    QueueFullError,
+    ReverieError,
+)
+from reverie.face.scheduler import AsyncScheduler
 from reverie.message import check_name, new_item_id
+from reverie.principal import Role
 
-if TYPE_CHECKING:
-    from reverie.face.scheduler import AsyncScheduler
-
-__all__ = ["push_routes"]
+__all__ = ["ROUTES"]
 
 log = get_logger(__name__)
 
@@ -27,45 +30,38 @@ COMPRESSION = "memory_compression"
 """The timed task that follows a user's activity."""
 
 
-def push_routes(scheduler: AsyncScheduler) -> APIRouter:
-    """The routes, bound to one scheduler."""
-    routes = APIRouter(prefix="/api/push", default_response_class=JSONResponse)
-
-    @routes.post("/chat/message")
-    async def push_chat_message(request: PushRequest) -> JSONResponse:
-        """Take in what was said in a chat. It is kept when this answers."""
-        runtime = scheduler.runtime
-        defaults = runtime.settings.scheduler.user_key_config
-        user_id = request.user_id or DEFAULT_USER
-        info = {
-            "device_id": request.device_id or defaults.default_device_id,
-            "agent_id": request.agent_id or defaults.default_agent_id,
+async def push_chat_message(scheduler: AsyncScheduler, request: PushRequest) -> JSONResponse:
+    """Take in what was said in a chat. It is kept when this answers."""
+    runtime = scheduler.runtime
+    defaults = runtime.settings.scheduler.user_key_config
+    user_id = request.user_id or DEFAULT_USER
+    info = {
+        "device_id": request.device_id or defaults.default_device_id,
+        "agent_id": request.agent_id or defaults.default_agent_id,
+    }
+    for name, value in info.items():
+        check_name(name, value, runtime.limits)
+    message = add_message(
+        request.turns,
+        user_id=user_id,
+        mem_cube_id=request.mem_cube_id or "",
+        item_id=request.item_id or new_item_id(),
+        session_id=request.session_id,
+        info=info,
+    )
+    (receipt,) = await scheduler.submit_messages([message])
+    if receipt.status == "conflict":
+        raise ItemTakenError(request.item_id)
+    scheduled, why = await _note_activity(scheduler, user_id, **info)
+    return JSONResponse(
+        {
+            "status": "success",
+            "item_id": message.item_id,
+            "message_status": receipt.status,
+            "scheduled": scheduled,
+            **({"not_noted": why} if why else {}),
         }
-        for name, value in info.items():
-            check_name(name, value, runtime.limits)
-        message = add_message(
-            request.turns,
-            user_id=user_id,
-            mem_cube_id=request.mem_cube_id or "",
-            item_id=request.item_id or new_item_id(),
-            session_id=request.session_id,
-            info=info,
-        )
-        (receipt,) = await scheduler.submit_messages([message])
-        if receipt.status == "conflict":
-            return answer(None, f"item_id {request.item_id!r} is taken by another message of this user", 409)
-        scheduled, why = await _note_activity(scheduler, user_id, **info)
-        return JSONResponse(
-            {
-                "status": "success",
-                "item_id": message.item_id,
-                "message_status": receipt.status,
-                "scheduled": scheduled,
-                **({"not_noted": why} if why else {}),
-            }
-        )
-
-    return routes
+    )
 
 
 async def _note_activity(
@@ -82,3 +78,16 @@ async def _note_activity(
     except ReverieError as error:
         log.warning("push.activity_not_noted", task_type=COMPRESSION, error=str(error))
         return False, str(error)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/push/chat/message",
+        push_chat_message,
+        role=Role.WRITER,
+        answer=Pushed,
+        plain=True,
+        errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+    ),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,7 @@ from fastapi import HTTPException
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
-from reverie.api.envelope import status_of
+from reverie.api.envelope import STOPPING, status_of
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["EventStream", "unless_gone"]
 
 T = TypeVar("T")
-Event = dict[str, Any]
+Event = Mapping[str, object]
 
 log = get_logger(__name__)
 
@@ -33,7 +34,6 @@ SEND_TIMEOUT_S = 30.0
 """A client that takes nothing for so long is hung up on."""
 LAST_WORDS_S = 5.0
 """When the server stops, a stream may take so long to say so."""
-STOPPING = "the server stops: ask again when it is back"
 
 
 class EventStream(EventSourceResponse):
