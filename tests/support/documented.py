@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 from fastapi import FastAPI
 from starlette.routing import compile_path
 
 from reverie.api.routes import ROUTES
+
+
+def documented_client(app: FastAPI, **options: Any) -> httpx.AsyncClient:
+    """A client of an application whose answers must be those that the document names."""
+
+    async def check(response: httpx.Response) -> None:
+        check_documented(app, response)
+
+    transport = httpx.ASGITransport(app, **options)
+    return httpx.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1", event_hooks={"response": [check]}
+    )
 
 
 def check_documented(app: FastAPI, response: httpx.Response) -> None:

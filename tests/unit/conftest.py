@@ -11,7 +11,7 @@ from reverie import AsyncScheduler
 from reverie.capture.spool import Spool
 from reverie.server import create_app
 from reverie.settings import load_settings
-from support.documented import check_documented
+from support.documented import documented_client
 from support.redis_bench import Bench, open_bench
 from support.schedulers import new_scheduler
 from support.spooling import ingester_of
@@ -38,14 +38,7 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 async def client(scheduler: AsyncScheduler) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the HTTP face of a scheduler; each answer must be one that the document names."""
     app = create_app(scheduler, run_worker=False)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-
-    async def check(response: httpx.Response) -> None:
-        check_documented(app, response)
-
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://127.0.0.1", event_hooks={"response": [check]}
-    ) as opened:
+    async with documented_client(app, raise_app_exceptions=False) as opened:
         yield opened
 
 

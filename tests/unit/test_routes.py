@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse
+from starlette.routing import compile_path
 
 from reverie import AsyncScheduler, Message, Scheduler
 from reverie.api.envelope import HTTP_STATUS, answer
@@ -73,6 +74,13 @@ def refusal(response: httpx.Response) -> tuple[int, str]:
     assert set(body) == {"code", "message", "data"}
     assert body["code"] == response.status_code
     return body["code"], body["message"]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_no_route_is_hidden_by_one_before_it(route: Route) -> None:
+    path = re.sub(r"{\w+}", "x", route.path)
+    matching = [r for r in ROUTES if r.method == route.method and compile_path(r.path)[0].match(path)]
+    assert matching[0] is route
 
 
 # -- the document ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The shape of every answer, and how an error becomes one."""
+"""The one shape of answers, `{code, message, data}`, and how an error becomes an answer."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ TRACE_HEADER = "x-trace-id"
 
 
 def answer(data: Any, message: str = "ok", code: int = 200) -> JSONResponse:
-    """One answer; `code` is the HTTP status too."""
+    """Make an answer; `code` is also its HTTP status."""
     return JSONResponse({"code": code, "message": message, "data": data}, status_code=code)
 
 
 def status_of(error: ReverieError) -> int:
-    """The HTTP status that says what kind of error this is."""
+    """The HTTP status of an error."""
     return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Let every error of this application be answered in the one shape."""
+    """Answer every error of an application in the one shape."""
 
     @app.exception_handler(ReverieError)
     async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
@@ -98,5 +98,6 @@ def handle_errors(app: FastAPI) -> None:
 
 
 def _no_json(problem: dict[str, Any], body: str) -> str:
+    """Say at which line and column a body stops being JSON."""
     place = json.JSONDecodeError(problem["ctx"]["error"], body, problem["loc"][-1])
     return f"the body is no JSON: {place.msg} at line {place.lineno} column {place.colno}"

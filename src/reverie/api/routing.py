@@ -1,8 +1,9 @@
-"""The entry of the route table, and the route that FastAPI serves for it."""
+"""An entry of the route table, and the route that FastAPI makes of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import inspect
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,19 +43,21 @@ class Route:
     function: Callable[..., Awaitable[Response]]
     """Called with the scheduler and what the request carries: the other parameters are the model of the
     body, parts of the path and fields of the query. FastAPI reads and checks them."""
-    role: Role = field(kw_only=True)
+    _: KW_ONLY
+    role: Role
     """The weakest role that may ask."""
-    answer: Any = field(kw_only=True)
-    """The type of `data` in a successful answer."""
-    errors: tuple[type[ReverieError], ...] = field(kw_only=True, default=(BackendUnavailableError,))
-    """What the function may raise; `HTTP_STATUS` has the status of each."""
-    plain: bool = field(kw_only=True, default=False)
-    """Whether `answer` is the whole answer, not the `data` of `{code, message, data}`."""
-    other_answers: Mapping[int, Any] = field(kw_only=True, default_factory=dict)
-    """HTTP status → type, for answers other than 200 that are not `{code, message, data}`."""
-    media_type: str = field(kw_only=True, default="application/json")
-    bodies: tuple[Body, ...] = field(kw_only=True, default=("json",))
+    answer: Any
+    """The type of `data` in a successful answer `{code, message, data}`."""
+    errors: tuple[type[ReverieError], ...] = (BackendUnavailableError,)
+    """The errors that the function may raise; `HTTP_STATUS` has their status."""
+    bodies: tuple[Body, ...] = ("json",)
     """The kinds of body that the route takes, if it takes one."""
+    plain: bool = False
+    """Whether `answer` is the type of the whole answer, which has no `code` and `message`."""
+    media_type: str = "application/json"
+    """The content type of a successful answer."""
+    other_answers: Mapping[int, Any] = field(default_factory=dict)
+    """HTTP status → type of the whole answer, for failures that have another shape than errors have."""
 
 
 class Endpoint(APIRoute):
@@ -69,7 +72,7 @@ class Endpoint(APIRoute):
             partial(route.function, scheduler),
             methods=[route.method],
             name=route.function.__name__,
-            description=route.function.__doc__,
+            description=inspect.getdoc(route.function),
             response_model=None,
             response_class=Response,
         )
