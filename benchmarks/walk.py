@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import reverie
 from benchmarks.defaults import shipped_settings
 from reverie import AsyncScheduler
-from reverie.api.app import serve
+from reverie.server import serve
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType

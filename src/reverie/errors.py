@@ -20,14 +20,17 @@ __all__ = [
     "InvalidSelectionError",
     "InvalidSettingError",
     "InvalidSettingsError",
+    "ItemTakenError",
     "MissingExtraError",
     "NetworkFileSystemError",
     "QueueFullError",
     "ReverieError",
+    "RoleError",
     "SalvageError",
     "SchemaTooNewError",
     "SpoolError",
     "SpoolFullError",
+    "TaskTypeDisabledError",
     "UnhandledLabelError",
     "UnknownItemError",
     "UnknownSchemeError",
@@ -108,6 +111,24 @@ def _shown(value: object) -> str:
         return repr(value)
     except RecursionError:
         return f"a {type(value).__name__} too deep to show"
+
+
+class ItemTakenError(ReverieError):
+    """Another message of this user has this item_id."""
+
+    def __init__(self, item_id: str | None) -> None:
+        """Name the id."""
+        self.item_id = item_id
+        super().__init__(f"item_id {item_id!r} is taken by another message of this user")
+
+
+class RoleError(ReverieError):
+    """The caller's role does not allow this."""
+
+    def __init__(self, role: str, needed: str) -> None:
+        """Name the role that the caller has, and the one that is needed."""
+        self.role, self.needed = role, needed
+        super().__init__(f"this needs the role {needed}; the caller has the role {role}")
 
 
 class InvalidSelectionError(ReverieError):
@@ -266,6 +287,10 @@ class UnknownTaskTypeError(ReverieError):
         self.task_type, self.known = task_type, known
         there_are = f"there are {', '.join(known)}" if known else "there are none"
         super().__init__(f"there is no task type {task_type!r} (scheduler.tasks); {there_are}")
+
+
+class TaskTypeDisabledError(ReverieError):
+    """A type of timed tasks is disabled."""
 
 
 class VersionConflictError(ReverieError):

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reverie.message import derived_id
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Turn", "read_turns", "write_turns"]
+    from reverie.message import Message
+
+__all__ = ["Turn", "memory_id_of", "read_turns", "write_turns"]
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,3 +35,8 @@ def read_turns(content: str) -> list[Turn]:
         return msgspec.json.decode(content, type=list[Turn])
     except msgspec.DecodeError:
         return [Turn(content=content)]
+
+
+def memory_id_of(message: Message, index: int) -> str:
+    """The id of the memory that turn `index` of this message becomes; known before it is written."""
+    return derived_id(message.user_id, message.item_id, index)

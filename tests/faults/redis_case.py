@@ -12,7 +12,7 @@ import apsw
 import httpx
 
 from reverie import AsyncScheduler, Done, Message, Remember
-from reverie.api.app import create_app
+from reverie.server import create_app
 from reverie.settings import load_settings
 
 if TYPE_CHECKING:

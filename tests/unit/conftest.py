@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.capture.spool import Spool
+from reverie.server import create_app
 from reverie.settings import load_settings
+from support.documented import documented_client
 from support.redis_bench import Bench, open_bench
 from support.schedulers import new_scheduler
 from support.spooling import ingester_of
@@ -35,9 +36,9 @@ def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock
 
 @pytest.fixture
 async def client(scheduler: AsyncScheduler) -> AsyncIterator[httpx.AsyncClient]:
-    """Whoever asks the HTTP face of a scheduler."""
-    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as opened:
+    """A client of the HTTP face of a scheduler; each answer must be one that the document names."""
+    app = create_app(scheduler, run_worker=False)
+    async with documented_client(app, raise_app_exceptions=False) as opened:
         yield opened
 
 

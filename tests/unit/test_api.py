@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
+from reverie.server import create_app
 from reverie.settings import load_settings
 
 JSON = {"content-type": "application/json"}
@@ -91,6 +91,12 @@ async def test_what_is_no_json_is_refused(client) -> None:
         assert code == 422
         assert message.startswith("the body is no JSON: Expecting ")
         assert message.endswith(f" at {place}")
+
+
+async def test_a_body_that_cannot_be_read_as_text_is_refused(client) -> None:
+    for content in (b'{"user_id": "\xff"}', b"[" * 200_000):
+        code, message, _ = await ask(client, "POST", "/product/search", content=content, headers=JSON)
+        assert (code, message) == (400, "There was an error parsing the body")
 
 
 async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(client) -> None:
@@ -317,5 +323,5 @@ async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(sch
 
 
 def test_the_api_needs_no_redis() -> None:
-    program = "import sys; sys.modules['redis'] = None; import reverie.api.app"
+    program = "import sys; sys.modules['redis'] = None; import reverie.server"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

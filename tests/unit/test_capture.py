@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler, Message, Scheduler
-from reverie.api.app import create_app
 from reverie.backends.moves import Presence
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool import Spool
@@ -22,6 +21,7 @@ from reverie.errors import (
     QueueFullError,
     SpoolFullError,
 )
+from reverie.server import create_app
 from reverie.settings import load_settings
 from support.servers import valkey_server
 from support.spooling import NOTE, damaged, ingester_of, waiting

@@ -10,14 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from redis import Redis
 
 from reverie import AsyncScheduler, Message
-from reverie.api.app import create_app
 from reverie.backends.moves import ClaimRequest, Move, Presence, Settlement, Want
+from reverie.server import create_app
 from reverie.settings import load_settings
+from support.documented import documented_client
 from support.servers import valkey
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -138,8 +138,7 @@ async def test_golden(name: str, scheduler: AsyncScheduler, monkeypatch: pytest.
     golden = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
     await WORLDS[name](World(scheduler))
     method, path = golden["request"].split(" ")
-    transport = httpx.ASGITransport(create_app(scheduler, run_worker=False))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
         response = await client.request(method, path, json=golden.get("body"))
     if isinstance(golden["answer"], list):
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"

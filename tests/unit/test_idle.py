@@ -10,11 +10,11 @@ import pytest
 from fastapi import FastAPI
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
 from reverie.message import Key
 from reverie.observe.finishes import Finishes
 from reverie.observe.idle import IdleWatch
+from reverie.server import create_app
 from support.living import started, until
 
 NEVER = 3600.0

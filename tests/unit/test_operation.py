@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reverie import AsyncScheduler
-from reverie.api.app import create_app
 from reverie.errors import BackendUnavailableError
+from reverie.server import create_app
 from reverie.settings import load_settings
+from support.documented import documented_client
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -27,7 +27,7 @@ async def client(request: pytest.FixtureRequest, scheduler: AsyncScheduler):
     app = create_app(scheduler, run_worker=hasattr(request, "param"))
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client,
+        documented_client(app) as client,
     ):
         yield client
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler, Done, Message
-from reverie.api.app import create_app
 from reverie.observe.tracing import current_trace_id
+from reverie.server import create_app
 from reverie.settings import load_settings
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

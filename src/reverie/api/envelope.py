@@ -1,4 +1,4 @@
-"""The shape of every answer, and how an error becomes one."""
+"""The one shape of answers, `{code, message, data}`, and how an error becomes an answer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from reverie.api.trace import TRACE_HEADER, trace_id_of_request
 from reverie.base.logs import get_logger
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
     InvalidSelectionError,
+    ItemTakenError,
     QueueFullError,
     ReverieError,
+    RoleError,
+    TaskTypeDisabledError,
     UnknownItemError,
     UnknownTaskTypeError,
     WaitTimeoutError,
@@ -26,33 +28,40 @@ from reverie.errors import (
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-__all__ = ["answer", "handle_errors", "status_of"]
+__all__ = ["HTTP_STATUS", "STOPPING", "TRACE_HEADER", "answer", "handle_errors", "status_of"]
 
 log = get_logger(__name__)
 
 HTTP_STATUS: dict[type[ReverieError], int] = {
     InvalidMessageError: 400,
     InvalidSelectionError: 400,
-    QueueFullError: 429,
+    RoleError: 403,
     UnknownItemError: 404,
     UnknownTaskTypeError: 404,
-    WaitTimeoutError: 504,
+    ItemTakenError: 409,
+    TaskTypeDisabledError: 409,
+    QueueFullError: 429,
     BackendUnavailableError: 503,
+    WaitTimeoutError: 504,
 }
+"""The HTTP status of each error; all others are 500."""
+STOPPING = "the server stops: ask again when it is back"
+TRACE_HEADER = "x-trace-id"
+"""The header of every answer that names the trace of its request."""
 
 
 def answer(data: Any, message: str = "ok", code: int = 200) -> JSONResponse:
-    """One answer; `code` is the HTTP status too."""
+    """Make an answer; `code` is also its HTTP status."""
     return JSONResponse({"code": code, "message": message, "data": data}, status_code=code)
 
 
 def status_of(error: ReverieError) -> int:
-    """The HTTP status that says what kind of error this is."""
+    """The HTTP status of an error."""
     return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Let every error of this application be answered in the one shape."""
+    """Answer every error of an application in the one shape."""
 
     @app.exception_handler(ReverieError)
     async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
@@ -81,7 +90,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        trace_id = trace_id_of_request(request.scope)
+        trace_id = request.state.trace_id
         log.error("request.failed", path=request.url.path, trace_id=trace_id, exc_info=error)
         refusal = answer(None, "something went wrong inside the server; its log says what", 500)
         refusal.headers[TRACE_HEADER] = trace_id
@@ -89,5 +98,6 @@ def handle_errors(app: FastAPI) -> None:
 
 
 def _no_json(problem: dict[str, Any], body: str) -> str:
+    """Say at which line and column a body stops being JSON."""
     place = json.JSONDecodeError(problem["ctx"]["error"], body, problem["loc"][-1])
     return f"the body is no JSON: {place.msg} at line {place.lineno} column {place.colno}"

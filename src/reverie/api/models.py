@@ -1,4 +1,4 @@
-"""What a client may send. Fields that are not known here are ignored."""
+"""What a client may send. Unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AddRequest", "PushRequest", "SearchRequest", "SubmitRequest", "Whose
 
 
 def _check_text(text: str) -> str:
-    """Refuse half a surrogate pair: JSON can say it, nothing can keep it."""
+    """Refuse half a surrogate pair, which JSON can express and no storage can keep."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -24,7 +24,7 @@ def _check_text(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_text)]
-"""Text that nobody checks further on; messages are checked as a whole."""
+"""Text that is checked here. The fields of a message are checked later, with the message."""
 
 
 class TurnModel(BaseModel):
@@ -37,7 +37,7 @@ class TurnModel(BaseModel):
     @field_validator("content", mode="before")
     @classmethod
     def join_parts(cls, content: Any) -> Any:
-        """Content in parts becomes the text of its text parts."""
+        """Turn content in parts into the text of its text parts."""
         if isinstance(content, list):
             return "\n".join(
                 str(part["text"]) for part in content if isinstance(part, dict) and "text" in part
@@ -69,19 +69,19 @@ class AddRequest(BaseModel):
 
     @property
     def cubes(self) -> list[str]:
-        """The cubes to write into; empty text stands for the user's own."""
+        """The cubes to write into; an empty name means the user's own cube."""
         return self.writable_cube_ids or [self.mem_cube_id or ""]
 
     @property
     def turns(self) -> list[Turn]:
-        """What was said, in order."""
+        """The turns of the request, in order."""
         if isinstance(self.messages, list):
             return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
         return [Turn(content=self.messages or self.memory_content or "")]
 
 
 class Whose(BaseModel):
-    """Whose task is meant; none of it: the one that belongs to no user."""
+    """The user, device and agent of a timed task; without any of them, the task that belongs to no user."""
 
     user_id: Text | None = None
     device_id: Text | None = None
@@ -109,7 +109,7 @@ class PushRequest(Whose):
 
     @property
     def turns(self) -> list[Turn]:
-        """What was said, in order."""
+        """The turns of the request, in order."""
         if isinstance(self.messages, list):
             return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
         return [Turn(content=self.messages or self.content or "", role=self.role)]
@@ -123,11 +123,6 @@ class SearchRequest(BaseModel):
     mem_cube_id: Text | None = None
     readable_cube_ids: list[Text] | None = None
     top_k: int = Field(10, ge=1, le=1000)
-
-    @property
-    def cubes(self) -> list[str]:
-        """The cubes to search; none means all of the user."""
-        return self.readable_cube_ids or ([self.mem_cube_id] if self.mem_cube_id else [])
 
 
 class MessageModel(BaseModel):
@@ -153,7 +148,7 @@ class MessageModel(BaseModel):
     unique_policy: UniquePolicy = "skip"
 
     def message(self) -> Message:
-        """The message itself."""
+        """Make the message."""
         return Message(**{name: getattr(self, name) for name in type(self).model_fields})
 
 

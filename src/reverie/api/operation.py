@@ -1,53 +1,67 @@
-"""For whoever operates it: `/health`, `/ready`, `/alerts`, `/metrics`. They answer plain JSON, or text."""
+"""Operation: `/health`, `/ready`, `/alerts` and `/metrics`, which answer plain JSON or text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Response
+from fastapi import Request, Response
 
+from reverie.api.answers import Alerts, Readiness
 from reverie.api.readiness import check_dependencies
+from reverie.api.routing import Route
 from reverie.errors import BackendUnavailableError
+from reverie.face.scheduler import AsyncScheduler
+from reverie.observe.health import Health
 from reverie.observe.metrics import CONTENT_TYPE
+from reverie.principal import Role
 
-if TYPE_CHECKING:
-    from reverie.face.scheduler import AsyncScheduler
-
-__all__ = ["operation_routes"]
+__all__ = ["ROUTES"]
 
 
-def operation_routes(scheduler: AsyncScheduler, *, with_worker: bool) -> APIRouter:
-    """The routes, bound to one scheduler; `with_worker` says whether this process should run a worker."""
-    routes = APIRouter()
-
-    @routes.get("/health")
-    async def health() -> Response:
-        """How the queue is; 503 if it cannot be asked."""
-        return _json(await scheduler.observe.health())
-
-    @routes.get("/ready")
-    async def ready() -> Response:
-        """Whether this process can do its work, and which thing it depends on is missing."""
-        dependencies = await check_dependencies(scheduler.runtime, with_worker=with_worker)
-        is_ready = all(dependency.ok for dependency in dependencies)
-        state = _json({"ready": is_ready, "dependencies": dependencies}, 200 if is_ready else 503)
-        if not is_ready:
-            state.headers["retry-after"] = f"{BackendUnavailableError.retry_after_s:g}"
-        return state
-
-    @routes.get("/alerts")
-    async def alerts() -> Response:
-        """What is wrong now, worst first, and what to do about it."""
-        return _json({"alerts": await scheduler.observe.alerts()})
-
-    @routes.get("/metrics")
-    async def metrics() -> Response:
-        """Counts and durations for Prometheus."""
-        return Response(await scheduler.observe.metrics(), media_type=CONTENT_TYPE)
-
-    return routes
+async def health(scheduler: AsyncScheduler) -> Response:
+    """The state of the queue; 503 if the queue cannot be asked."""
+    return _json(await scheduler.observe.health())
 
 
-def _json(value: Any, code: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), code, media_type="application/json")
+async def ready(scheduler: AsyncScheduler, request: Request) -> Response:
+    """Whether this process can do its work, and which thing it depends on is missing."""
+    run_worker: bool = request.app.state.run_worker
+    dependencies = await check_dependencies(scheduler.runtime, with_worker=run_worker)
+    is_ready = all(dependency.ok for dependency in dependencies)
+    state: Readiness = {"ready": is_ready, "dependencies": dependencies}
+    if is_ready:
+        return _json(state)
+    return _json(state, 503, {"retry-after": f"{BackendUnavailableError.retry_after_s:g}"})
+
+
+async def alerts(scheduler: AsyncScheduler) -> Response:
+    """What is wrong now, worst first, and what to do about it."""
+    found: Alerts = {"alerts": await scheduler.observe.alerts()}
+    return _json(found)
+
+
+async def metrics(scheduler: AsyncScheduler) -> Response:
+    """Counts and durations for Prometheus."""
+    return Response(await scheduler.observe.metrics(), media_type=CONTENT_TYPE)
+
+
+def _json(value: Any, code: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), code, headers, media_type="application/json")
+
+
+ROUTES = (
+    Route("GET", "/health", health, role=Role.READER, answer=Health, plain=True),
+    Route(
+        "GET",
+        "/ready",
+        ready,
+        role=Role.READER,
+        answer=Readiness,
+        plain=True,
+        errors=(),
+        other_answers={503: Readiness},
+    ),
+    Route("GET", "/alerts", alerts, role=Role.READER, answer=Alerts, plain=True),
+    Route("GET", "/metrics", metrics, role=Role.READER, answer=str, plain=True, media_type="text/plain"),
+)

@@ -1,26 +1,29 @@
-"""Remembering and finding: the routes of `/product` that are about memories."""
+"""Memories: the routes that take in what should be remembered, and find it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from reverie.api.answers import Added, Found, FoundMemory
 from reverie.api.envelope import answer
 from reverie.api.models import AddRequest, SearchRequest
+from reverie.api.routing import Route
 from reverie.base.clock import from_epoch_ms
 from reverie.capture.intake import add_message
-from reverie.handlers.add import memory_id_of
+from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
+from reverie.face.scheduler import AsyncScheduler
 from reverie.message import new_item_id
+from reverie.principal import Role
+from reverie.turn import memory_id_of
 
 if TYPE_CHECKING:
-    from reverie.face.scheduler import AsyncScheduler
     from reverie.memory.interface import Hit
 
-__all__ = ["product_routes"]
+__all__ = ["ROUTES"]
 
 MEMORY_TYPES = {
     "working": "WorkingMemory",
@@ -29,62 +32,62 @@ MEMORY_TYPES = {
     "activation": "ActivationMemory",
     "parameter": "ParameterMemory",
 }
+"""tier → `memory_type`, as clients know it."""
 
 
-def product_routes(scheduler: AsyncScheduler) -> APIRouter:
-    """The routes, bound to one scheduler."""
-    routes = APIRouter(prefix="/product", default_response_class=JSONResponse)
-
-    @routes.post("/add")
-    async def add(request: AddRequest) -> JSONResponse:
-        """Take in something to remember. It is kept when this answers, and found soon after."""
-        messages = [
-            add_message(
-                request.turns,
-                user_id=request.user_id,
-                mem_cube_id=cube,
-                item_id=request.item_id or new_item_id(),
-                session_id=request.session_id,
-                task_id=request.task_id,
-                info=request.info,
-            )
-            for cube in request.cubes
-        ]
-        receipts = await scheduler.submit_messages(messages)
-        if any(receipt.status == "conflict" for receipt in receipts):
-            return answer(None, f"item_id {request.item_id!r} is taken by another message of this user", 409)
-        return answer(
-            [
-                {
-                    "memory": turn.content,
-                    "memory_id": memory_id_of(message, index),
-                    "memory_type": "LongTermMemory",
-                    "cube_id": message.mem_cube_id,
-                    "item_id": message.item_id,
-                    "status": receipt.status,
-                }
-                for message, receipt in zip(messages, receipts, strict=True)
-                for index, turn in enumerate(request.turns)
-                if turn.content.strip()
-            ]
+async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
+    """Take in something to remember. It is on disk when this answers, and can be found soon after."""
+    turns = request.turns
+    messages = [
+        add_message(
+            turns,
+            user_id=request.user_id,
+            mem_cube_id=cube,
+            item_id=request.item_id or new_item_id(),
+            session_id=request.session_id,
+            task_id=request.task_id,
+            info=request.info,
         )
+        for cube in request.cubes
+    ]
+    receipts = await scheduler.submit_messages(messages)
+    if any(receipt.status == "conflict" for receipt in receipts):
+        raise ItemTakenError(request.item_id)
+    added: list[Added] = [
+        {
+            "memory": turn.content,
+            "memory_id": memory_id_of(message, index),
+            "memory_type": "LongTermMemory",
+            "cube_id": message.mem_cube_id,
+            "item_id": message.item_id,
+            "status": receipt.status,
+        }
+        for message, receipt in zip(messages, receipts, strict=True)
+        for index, turn in enumerate(turns)
+        if turn.content.strip()
+    ]
+    return answer(added)
 
-    @routes.post("/search")
-    async def search(request: SearchRequest) -> JSONResponse:
-        """Find what fits, best first, by cube."""
-        hits = await scheduler.memory.search(
-            request.query, user_id=request.user_id, mem_cube_ids=request.cubes, limit=request.top_k
-        )
-        by_cube: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for hit in hits:
-            by_cube[hit.item.mem_cube_id].append(_memory(hit))
-        text = [{"cube_id": cube, "memories": found} for cube, found in by_cube.items()]
-        return answer({"text_mem": text, "act_mem": [], "para_mem": [], "pref_mem": []})
 
-    return routes
+async def search(scheduler: AsyncScheduler, request: SearchRequest) -> JSONResponse:
+    """Find memories that fit a query, best first, by cube."""
+    cubes = request.readable_cube_ids or ([request.mem_cube_id] if request.mem_cube_id else [])
+    hits = await scheduler.memory.search(
+        request.query, user_id=request.user_id, mem_cube_ids=cubes, limit=request.top_k
+    )
+    by_cube: dict[str, list[FoundMemory]] = defaultdict(list)
+    for hit in hits:
+        by_cube[hit.item.mem_cube_id].append(_found(hit))
+    found: Found = {
+        "text_mem": [{"cube_id": cube, "memories": memories} for cube, memories in by_cube.items()],
+        "act_mem": [],
+        "para_mem": [],
+        "pref_mem": [],
+    }
+    return answer(found)
 
 
-def _memory(hit: Hit) -> dict[str, Any]:
+def _found(hit: Hit) -> FoundMemory:
     item = hit.item
     return {
         "id": item.id,
@@ -102,3 +105,16 @@ def _memory(hit: Hit) -> dict[str, Any]:
             "updated_at": from_epoch_ms(item.updated_at).isoformat(),
         },
     }
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/product/add",
+        add,
+        role=Role.WRITER,
+        answer=list[Added],
+        errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+    ),
+    Route("POST", "/product/search", search, role=Role.READER, answer=Found),
+)

@@ -2,60 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from reverie.api.envelope import answer
+from reverie.api.answers import Pushed
 from reverie.api.models import PushRequest
+from reverie.api.routing import Route
 from reverie.capture.intake import add_message
+from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
+from reverie.face.scheduler import AsyncScheduler
 from reverie.message import check_name, new_item_id
+from reverie.principal import Role
 
-if TYPE_CHECKING:
-    from reverie.face.scheduler import AsyncScheduler
-
-__all__ = ["push_routes"]
+__all__ = ["ROUTES"]
 
 DEFAULT_USER = "default"
 """Whose a message is that names no user."""
 
 
-def push_routes(scheduler: AsyncScheduler) -> APIRouter:
-    """The routes, bound to one scheduler."""
-    routes = APIRouter(prefix="/api/push", default_response_class=JSONResponse)
-
-    @routes.post("/chat/message")
-    async def push_chat_message(request: PushRequest) -> JSONResponse:
-        """Take in what was said in a chat. It is kept when this answers."""
-        runtime = scheduler.runtime
-        defaults = runtime.settings.scheduler.user_key_config
-        user_id = request.user_id or DEFAULT_USER
-        info = {
-            "device_id": request.device_id or defaults.default_device_id,
-            "agent_id": request.agent_id or defaults.default_agent_id,
+async def push_chat_message(scheduler: AsyncScheduler, request: PushRequest) -> JSONResponse:
+    """Take in what was said in a chat. It is kept when this answers."""
+    runtime = scheduler.runtime
+    defaults = runtime.settings.scheduler.user_key_config
+    user_id = request.user_id or DEFAULT_USER
+    info = {
+        "device_id": request.device_id or defaults.default_device_id,
+        "agent_id": request.agent_id or defaults.default_agent_id,
+    }
+    for name, value in info.items():
+        check_name(name, value, runtime.limits)
+    message = add_message(
+        request.turns,
+        user_id=user_id,
+        mem_cube_id=request.mem_cube_id or "",
+        item_id=request.item_id or new_item_id(),
+        session_id=request.session_id,
+        info=info,
+    )
+    pushed = await runtime.intake.push(message, spools=runtime.settings.spool.submits)
+    if pushed.receipt.status == "conflict":
+        raise ItemTakenError(request.item_id)
+    return JSONResponse(
+        {
+            "status": "success",
+            "item_id": message.item_id,
+            "message_status": pushed.receipt.status,
+            "scheduled": pushed.scheduled,
+            **({"not_noted": pushed.not_noted} if pushed.not_noted else {}),
         }
-        for name, value in info.items():
-            check_name(name, value, runtime.limits)
-        message = add_message(
-            request.turns,
-            user_id=user_id,
-            mem_cube_id=request.mem_cube_id or "",
-            item_id=request.item_id or new_item_id(),
-            session_id=request.session_id,
-            info=info,
-        )
-        pushed = await runtime.intake.push(message, spools=runtime.settings.spool.submits)
-        if pushed.receipt.status == "conflict":
-            return answer(None, f"item_id {request.item_id!r} is taken by another message of this user", 409)
-        return JSONResponse(
-            {
-                "status": "success",
-                "item_id": message.item_id,
-                "message_status": pushed.receipt.status,
-                "scheduled": pushed.scheduled,
-                **({"not_noted": pushed.not_noted} if pushed.not_noted else {}),
-            }
-        )
+    )
 
-    return routes
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/push/chat/message",
+        push_chat_message,
+        role=Role.WRITER,
+        answer=Pushed,
+        plain=True,
+        errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+    ),
+)

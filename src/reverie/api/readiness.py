@@ -1,4 +1,4 @@
-"""Whether this process can do its work: each thing that it depends on, and why not."""
+"""Readiness: whether each thing that this process depends on works, and if not, what is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Dependency", "check_dependencies"]
 
 PATIENCE_S = 5.0
-"""What does not answer within so many seconds is not there."""
+"""Seconds after which a dependency that has not answered counts as missing."""
 
 
 class Dependency(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +26,11 @@ class Dependency(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ok: bool
     why: str | None = None
-    """What is wrong with it."""
+    """What is wrong with the dependency; None if it works."""
 
 
 async def check_dependencies(runtime: Runtime, *, with_worker: bool) -> list[Dependency]:
-    """Try each thing now; `with_worker` says whether this process should run one."""
+    """Try each dependency now; `with_worker` says whether this process should run a worker."""
     checks: dict[str, Awaitable[str | None]] = {"queue": _queue(runtime), "memory": _memory(runtime)}
     if with_worker:
         checks["worker"] = _worker(runtime)
@@ -55,7 +55,7 @@ async def _try(name: str, check: Awaitable[str | None]) -> Dependency:
 async def _queue(runtime: Runtime) -> None:
     await runtime.open()
     await runtime.backend.views.labels()
-    await runtime.backend.queue.submit([])  # a server that is full or a replica can be read all the same
+    await runtime.backend.queue.submit([])  # a full server or a replica can be read, but takes no message
 
 
 async def _memory(runtime: Runtime) -> None:

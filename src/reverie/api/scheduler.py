@@ -1,29 +1,35 @@
-"""The scheduler's own routes, under `/product/scheduler`: submitting work, how it stands, waiting for it."""
+"""The queue, under `/product/scheduler`: submit messages, read their status, wait for a user's work."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import JSONResponse
 
+from reverie.api.answers import Backlog, ItemState, Progress, Waited
 from reverie.api.envelope import answer
 from reverie.api.models import SubmitRequest
+from reverie.api.routing import Route
 from reverie.api.streams import EventStream, unless_gone
 from reverie.backends.lane_keys import lane_key
+from reverie.backends.moves import Submitted
+from reverie.errors import BackendUnavailableError, InvalidMessageError, QueueFullError, UnknownItemError
+from reverie.face.observation import AllStatus
+from reverie.face.scheduler import AsyncScheduler
 from reverie.observe.idle import LONGEST_WAIT_S
 from reverie.observe.status import business_status
+from reverie.principal import Role
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reverie.backends.views import LaneState
-    from reverie.face.scheduler import AsyncScheduler
     from reverie.observe.idle import Idleness
 
-__all__ = ["scheduler_routes"]
+__all__ = ["ROUTES"]
 
 UserName = Annotated[str, Query(min_length=1, description="the user_id to wait for")]
 Timeout = Annotated[
@@ -34,63 +40,67 @@ Poll = Annotated[
 ]
 
 
-def scheduler_routes(scheduler: AsyncScheduler) -> APIRouter:
-    """The routes, bound to one scheduler."""
-    routes = APIRouter(prefix="/product/scheduler", default_response_class=JSONResponse)
-
-    @routes.post("/submit")
-    async def submit(request: SubmitRequest) -> JSONResponse:
-        """Hand over messages for any label."""
-        receipts = await scheduler.submit_messages([model.message() for model in request.messages])
-        return answer([{"item_id": r.item_id, "status": r.status} for r in receipts])
-
-    @routes.get("/status")
-    async def status(user_id: str, task_id: str | None = None) -> JSONResponse:
-        """How items stand: all of a user, one, or a business task as a whole."""
-        rows = await scheduler.status(user_id, task_id)
-        if task_id is not None:
-            return answer([{"task_id": task_id, "status": business_status(row.status for row in rows)}])
-        return answer([{"task_id": row.item_id, "status": row.status} for row in rows])
-
-    @routes.get("/allstatus")
-    async def allstatus() -> JSONResponse:
-        """How many messages stand how: of labels that a live worker handles, and of all."""
-        return answer(msgspec.to_builtins(await scheduler.observe.counts()))
-
-    @routes.get("/task_queue_status")
-    async def task_queue_status(user_id: str) -> JSONResponse:
-        """The lanes of a user that have work: how much is claimed (pending), how much waits (remaining)."""
-        prefix = scheduler.runtime.backend.capabilities.lane_prefix
-        return answer(_backlog(user_id, await scheduler.observe.lanes(user_id), prefix))
-
-    @routes.post("/wait")
-    async def wait(
-        request: Request, user_name: UserName, timeout_seconds: Timeout = 120, poll_interval: Poll = 0.5
-    ) -> JSONResponse:
-        """Answer when nothing of a user waits or runs, or the time is over."""
-        waiting = scheduler.observe.wait_idle(user_name, timeout=timeout_seconds, poll=poll_interval)
-        state = await unless_gone(request, waiting)
-        data = {
-            "running_tasks": state.active_tasks,
-            "waited_seconds": state.elapsed_seconds,
-            "timed_out": state.timed_out,
-            "user_name": user_name,
-        }
-        return answer(data, state.status)
-
-    @routes.get("/wait/stream", response_class=EventStream, status_code=200)
-    async def wait_stream(
-        request: Request, user_name: UserName, timeout_seconds: Timeout = 120, poll_interval: Poll = 0.5
-    ) -> EventStream:
-        """The same as events: one each poll, the last one `idle` or `timeout`."""
-        states = scheduler.observe.idling(user_name, timeout=timeout_seconds, poll=poll_interval)
-        first = await anext(states)  # so that what is refused is refused as an answer, not as a stream
-        return EventStream(request, _progress(user_name, first, states))
-
-    return routes
+async def submit(scheduler: AsyncScheduler, request: SubmitRequest) -> JSONResponse:
+    """Hand over messages of any label; all are kept, or none."""
+    receipts = await scheduler.submit_messages([model.message() for model in request.messages])
+    return answer([{"item_id": r.item_id, "status": r.status} for r in receipts])
 
 
-def _backlog(user_id: str, lanes: Sequence[LaneState], prefix: str) -> dict[str, Any]:
+async def status(scheduler: AsyncScheduler, user_id: str, task_id: str | None = None) -> JSONResponse:
+    """The status of all items of a user, of one item, or of a business task as a whole."""
+    rows = await scheduler.status(user_id, task_id)
+    states: list[ItemState]
+    if task_id is not None:
+        states = [{"task_id": task_id, "status": business_status(row.status for row in rows)}]
+    else:
+        states = [{"task_id": row.item_id, "status": row.status} for row in rows]
+    return answer(states)
+
+
+async def allstatus(scheduler: AsyncScheduler) -> JSONResponse:
+    """How many messages have each status: of the labels that a live worker handles, and of all labels."""
+    return answer(msgspec.to_builtins(await scheduler.observe.counts()))
+
+
+async def task_queue_status(scheduler: AsyncScheduler, user_id: str) -> JSONResponse:
+    """The lanes of a user that have work: how much is claimed (pending), how much waits (remaining)."""
+    prefix = scheduler.runtime.backend.capabilities.lane_prefix
+    return answer(_backlog(user_id, await scheduler.observe.lanes(user_id), prefix))
+
+
+async def wait(
+    scheduler: AsyncScheduler,
+    request: Request,
+    user_name: UserName,
+    timeout_seconds: Timeout = 120,
+    poll_interval: Poll = 0.5,
+) -> JSONResponse:
+    """Answer when a user has no work that waits or runs, or when the time is over."""
+    waiting = scheduler.observe.wait_idle(user_name, timeout=timeout_seconds, poll=poll_interval)
+    state = await unless_gone(request, waiting)
+    waited: Waited = {
+        "running_tasks": state.active_tasks,
+        "waited_seconds": state.elapsed_seconds,
+        "timed_out": state.timed_out,
+        "user_name": user_name,
+    }
+    return answer(waited, state.status)
+
+
+async def wait_stream(
+    scheduler: AsyncScheduler,
+    request: Request,
+    user_name: UserName,
+    timeout_seconds: Timeout = 120,
+    poll_interval: Poll = 0.5,
+) -> EventStream:
+    """Wait in the same way, with one event for each poll; the last event is `idle` or `timeout`."""
+    states = scheduler.observe.idling(user_name, timeout=timeout_seconds, poll=poll_interval)
+    first = await anext(states)  # an error is answered with its status, because no stream has begun yet
+    return EventStream(request, _progress(user_name, first, states))
+
+
+def _backlog(user_id: str, lanes: Sequence[LaneState], prefix: str) -> Backlog:
     keys = [lane_key(state.lane, prefix) for state in lanes]
     pending = [(key, state.in_progress) for key, state in zip(keys, lanes, strict=True)]
     remaining = [(key, state.waiting) for key, state in zip(keys, lanes, strict=True)]
@@ -109,17 +119,49 @@ def _backlog(user_id: str, lanes: Sequence[LaneState], prefix: str) -> dict[str,
 
 async def _progress(
     user_name: str, first: Idleness, states: AsyncGenerator[Idleness]
-) -> AsyncGenerator[dict[str, Any]]:
+) -> AsyncGenerator[Progress]:
     async with aclosing(states):
         yield _event(user_name, first)
         async for state in states:
             yield _event(user_name, state)
 
 
-def _event(user_name: str, state: Idleness) -> dict[str, Any]:
+def _event(user_name: str, state: Idleness) -> Progress:
     return {
         "user_name": user_name,
         "active_tasks": state.active_tasks,
         "elapsed_seconds": state.elapsed_seconds,
         "status": state.status,
     }
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/product/scheduler/submit",
+        submit,
+        role=Role.WRITER,
+        answer=list[Submitted],
+        errors=(InvalidMessageError, QueueFullError, BackendUnavailableError),
+    ),
+    Route(
+        "GET",
+        "/product/scheduler/status",
+        status,
+        role=Role.READER,
+        answer=list[ItemState],
+        errors=(UnknownItemError, BackendUnavailableError),
+    ),
+    Route("GET", "/product/scheduler/allstatus", allstatus, role=Role.READER, answer=AllStatus),
+    Route("GET", "/product/scheduler/task_queue_status", task_queue_status, role=Role.READER, answer=Backlog),
+    Route("POST", "/product/scheduler/wait", wait, role=Role.READER, answer=Waited),
+    Route(
+        "GET",
+        "/product/scheduler/wait/stream",
+        wait_stream,
+        role=Role.READER,
+        answer=Progress,
+        plain=True,
+        media_type="text/event-stream",
+    ),
+)

@@ -1,9 +1,10 @@
-"""Answers that take their time: they end when done, when the client hangs up, or when the server stops."""
+"""Long answers: they end when they are done, when the client hangs up, or when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,7 @@ from fastapi import HTTPException
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
-from reverie.api.envelope import status_of
+from reverie.api.envelope import STOPPING, status_of
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
 
@@ -25,21 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["EventStream", "unless_gone"]
 
 T = TypeVar("T")
-Event = dict[str, Any]
+Event = Mapping[str, object]
 
 log = get_logger(__name__)
 
 SEND_TIMEOUT_S = 30.0
-"""A client that takes nothing for so long is hung up on."""
+"""Seconds after which a client that takes nothing is disconnected."""
 LAST_WORDS_S = 5.0
-"""When the server stops, a stream may take so long to say so."""
-STOPPING = "the server stops: ask again when it is back"
+"""Seconds that a stream may take to send its last event when the server stops."""
 
 
 class EventStream(EventSourceResponse):
-    """Server-sent events: one JSON object each.
+    """Server-sent events, each of them one JSON object.
 
-    An error in the middle is told as an event `error` with `{code, message, data}`, and ends the stream.
+    An error in the middle is sent as an event `error` with `{code, message, data}`, and ends the stream.
     """
 
     def __init__(self, request: Request, events: AsyncGenerator[Event]) -> None:
@@ -52,7 +52,7 @@ class EventStream(EventSourceResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream until the events end, or nobody takes them any more."""
+        """Stream until the events end or the client takes no more of them."""
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
@@ -60,7 +60,7 @@ class EventStream(EventSourceResponse):
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do what may take long, but give it up when the client hangs up or the server stops."""
+    """Wait for `work`, but cancel it when the client hangs up or the server stops."""
     doing = asyncio.ensure_future(work)
     hang_up = asyncio.ensure_future(_hang_up(request))
     stop = asyncio.ensure_future(request.app.state.stopping.wait())
@@ -70,8 +70,8 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if doing.done():
             return doing.result()
         if hang_up.done():
-            hang_up.result()  # a body that is too large
-        raise HTTPException(503, STOPPING)  # nobody hears it if the client has gone
+            hang_up.result()  # raises, if the client sent a body that is too large
+        raise HTTPException(503, STOPPING)  # reaches nobody, if the client has gone
     finally:
         for task in tasks:
             task.cancel()
@@ -79,11 +79,13 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _hang_up(request: Request) -> None:
+    """Wait until the client hangs up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def _written(events: AsyncGenerator[Event], stopping: asyncio.Event) -> AsyncGenerator[ServerSentEvent]:
+    """Write each event; if an error or the stop of the server ends the stream, its last event says that."""
     try:
         async with aclosing(_until(stopping, events)) as heard:
             async for event in heard:
@@ -95,7 +97,7 @@ async def _written(events: AsyncGenerator[Event], stopping: asyncio.Event) -> As
 
 
 async def _until(stopping: asyncio.Event, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
-    """The events, as long as the server does not stop."""
+    """Pass events on until they end or the server stops."""
     stop = asyncio.ensure_future(stopping.wait())
     step: asyncio.Future[Event | None] = stop  # type: ignore[assignment]
     try:
@@ -109,7 +111,9 @@ async def _until(stopping: asyncio.Event, events: AsyncGenerator[Event]) -> Asyn
     finally:
         stop.cancel()
         step.cancel()
-        with anyio.CancelScope(shield=True):  # whoever hangs up cancels this generator, again and again
+        with anyio.CancelScope(
+            shield=True
+        ):  # when a client hangs up, this generator is cancelled several times
             await asyncio.wait({step})
             await events.aclose()
 

@@ -76,10 +76,10 @@ def serve(
     Example: reverie serve --port 8080
     """
     with shown_errors():
-        from reverie.api.app import serve as run_server
         from reverie.cli.reload import Reloader
         from reverie.cli.signals import Hangups
         from reverie.errors import redacted
+        from reverie.server import serve as run_server
 
         set_up_logs()
         scheduler = scheduler_of(url, app, runs=True)

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.effect import Remember, Source
-from reverie.message import derived_id
 from reverie.outcome import Done
-from reverie.turn import read_turns
+from reverie.turn import memory_id_of, read_turns
 
 if TYPE_CHECKING:
     from reverie.message import Message
 
-__all__ = ["add", "memory_id_of"]
-
-
-def memory_id_of(message: Message, index: int) -> str:
-    """The id of the memory that a turn of this message becomes; known before it is written."""
-    return derived_id(message.user_id, message.item_id, index)
+__all__ = ["add"]
 
 
 async def add(message: Message) -> Done:

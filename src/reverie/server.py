@@ -1,4 +1,4 @@
-"""The application, and the server that runs it."""
+"""The HTTP server: one application from the route table, its life cycle, and the process that serves it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,47 @@ import resource
 import signal
 import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from reverie.api.body_limit import BodyLimit
+from reverie.api.document import complete_document
+from reverie.api.door import Door
 from reverie.api.envelope import handle_errors
-from reverie.api.guard import Guard
-from reverie.api.last_answer import LastAnswer
-from reverie.api.operation import operation_routes
-from reverie.api.product import product_routes
-from reverie.api.push import push_routes
-from reverie.api.scheduler import scheduler_routes
-from reverie.api.trace import Tracing
-from reverie.api.triggers import trigger_routes
+from reverie.api.routes import ROUTES
+from reverie.api.routing import Endpoint
 from reverie.errors import InvalidSettingError
+from reverie.principal import LOCAL_ADMIN
 from reverie.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from reverie.api.routing import Route
     from reverie.face.scheduler import AsyncScheduler
+    from reverie.principal import Principal
 
 __all__ = ["create_app", "serve"]
 
 OPEN_FILES = 65_536
-"""A usual limit is 1024, which a thousand clients that wait would use up."""
+"""The limit of open files to ask for. A usual one is 1024, which a thousand waiting clients would use up."""
 LAST_PORT = 65_535
 LAST_ANSWERS_S = 30
-"""When the server stops, answers that have begun may take so long."""
+"""Seconds that answers which have begun may still take when the server stops."""
 
 
-def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI:
-    """The application of one scheduler; while it lives, its worker runs too, unless told otherwise."""
+def create_app(
+    scheduler: AsyncScheduler,
+    *,
+    run_worker: bool = True,
+    routes: Sequence[Route] = ROUTES,
+    caller: Principal = LOCAL_ADMIN,
+) -> FastAPI:
+    """Make the application of one scheduler. It starts and stops the scheduler, with a worker or without.
+
+    `caller` is the principal of every request, as long as there are no keys.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -53,20 +60,38 @@ def create_app(scheduler: AsyncScheduler, *, run_worker: bool = True) -> FastAPI
         yield
         await scheduler.stop()
 
-    app = FastAPI(title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False)
+    app = _Application(
+        routes, title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False
+    )
     app.state.stopping = asyncio.Event()
+    app.state.run_worker = run_worker
+    for route in routes:
+        app.router.routes.append(Endpoint(route, scheduler))
     server = scheduler.runtime.settings.server
-    app.add_middleware(BodyLimit, max_bytes=server.max_body_bytes)
-    app.add_middleware(Guard, allowed_hosts=[server.host, *server.allowed_hosts])
-    app.add_middleware(LastAnswer, stopping=app.state.stopping)
-    app.add_middleware(Tracing)
-    app.include_router(product_routes(scheduler))
-    app.include_router(push_routes(scheduler))
-    app.include_router(scheduler_routes(scheduler))
-    app.include_router(trigger_routes(scheduler))
-    app.include_router(operation_routes(scheduler, with_worker=run_worker))
+    app.add_middleware(
+        Door,
+        allowed_hosts=[server.host, *server.allowed_hosts],
+        max_body_bytes=server.max_body_bytes,
+        stopping=app.state.stopping,
+        caller=caller,
+    )
     handle_errors(app)
     return app
+
+
+class _Application(FastAPI):
+    """A FastAPI application whose document is completed from the route table."""
+
+    def __init__(self, routes: Sequence[Route], **options: Any) -> None:
+        super().__init__(**options)
+        self._table = routes
+        self._document: dict[str, Any] | None = None
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document; made once."""
+        if self._document is None:
+            self._document = complete_document(super().openapi(), self._table)
+        return self._document
 
 
 def serve(
@@ -78,9 +103,10 @@ def serve(
     announce: Callable[[str], None],
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; `announce` is told the address once the server listens.
+    """Serve until SIGINT or SIGTERM.
 
-    `on_start` is called on its event loop when the scheduler is started.
+    `announce` is called with the address once the server listens, `on_start` on the event loop once the
+    scheduler has started.
     """
     _allow_open_files(OPEN_FILES)
     listener = _listen(host, port)
@@ -90,7 +116,10 @@ def serve(
     server = _Server(create_app(scheduler, run_worker=run_worker), on_start)
 
     def stop(*_: object) -> None:
-        """Before uvicorn hears signals itself. After a clean stop it raises them again: that is no error."""
+        """Stop the server. This handles signals that come before uvicorn handles them itself.
+
+        After a clean stop uvicorn raises its signals again: they end here and are no error.
+        """
         server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -100,7 +129,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells answers that take their time when it stops, so that nobody waits for them."""
+    """A uvicorn server that tells long answers to end when it stops."""
 
     def __init__(self, app: FastAPI, on_start: Callable[[], None]) -> None:
         config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=LAST_ANSWERS_S)
@@ -109,18 +138,18 @@ class _Server(uvicorn.Server):
         self._on_start = on_start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then listen."""
+        """Start the application, listen, then call `on_start`."""
         await super().startup(sockets)
         self._on_start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let answers end, then the application."""
+        """Tell long answers to end, wait for them, then stop the application."""
         self._stopping.set()
         await super().shutdown(sockets)
 
 
 def _allow_open_files(wanted: int) -> None:
-    """Let this process open so many files if the system lets it: each client that waits needs one."""
+    """Raise the limit of open files to `wanted`, or as far as the system allows: each client needs one."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
@@ -129,12 +158,13 @@ def _allow_open_files(wanted: int) -> None:
 
 
 async def _try_out(scheduler: AsyncScheduler) -> None:
-    """Fail now, in one clear error, if the backend cannot be used."""
+    """Open the backend and close it again: if it cannot be used, the start fails with one clear error."""
     await scheduler.open()
     await scheduler.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Listen on a loopback address. Other addresses are refused, because the API has no keys."""
     if not 0 <= port <= LAST_PORT:
         raise InvalidSettingError("server.port", port, f"must be a whole number, 0 to {LAST_PORT}")
     try:

@@ -1,0 +1,113 @@
+"""The OpenAPI document: FastAPI describes requests; the route table adds answers, errors and roles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from reverie.api.envelope import HTTP_STATUS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.api.routing import Route
+
+__all__ = ["complete_document"]
+
+EVERY_ROUTE = {
+    403: "The caller's role is too weak, or a web page of another site asks.",
+    421: "The request is for another host.",
+    500: "A bug: the log has it, with the trace id.",
+    503: "The server stops.",
+}
+"""HTTP status → when any route may answer it."""
+WITH_PARAMETERS = {422: "A field is missing, of the wrong kind or out of its range."}
+WITH_MODEL = {400: "The body is no text in UTF-8, or is nested too deeply.", **WITH_PARAMETERS}
+WITH_BODY = {
+    413: "The body is larger than `server.max_body_bytes`.",
+    415: "The body is of a kind that the route does not take.",
+}
+
+
+class Refusal(msgspec.Struct):
+    """The answer to a request that was refused or has failed."""
+
+    code: int
+    """The HTTP status."""
+    message: str
+    data: None
+
+
+class Problem(msgspec.Struct):
+    """A field that was refused."""
+
+    field: str
+    problem: str
+
+
+class InvalidRequest(msgspec.Struct):
+    """The answer to a request with fields that were refused."""
+
+    code: int
+    message: str
+    data: list[Problem] | None
+    """All fields that were refused; null if the body is no JSON."""
+
+
+def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict[str, Any]:
+    """Add the answers, errors and role of each route to the document that FastAPI has made."""
+    types = [kind for route in routes for kind in (route.answer, *route.other_answers.values())]
+    (refusal, invalid, *schemas), components = msgspec.json.schema_components(
+        [Refusal, InvalidRequest, *types], ref_template="#/components/schemas/{name}"
+    )
+    named = document.setdefault("components", {}).setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's shape of a 422, which is not ours
+        named.pop(unused, None)
+    named.update(components)
+    for route in routes:
+        operation = document["paths"][route.path][route.method.lower()]
+        schema = schemas.pop(0)
+        responses = {200: _response("The answer.", schema if route.plain else _envelope(schema), route)}
+        others = {status: schemas.pop(0) for status in route.other_answers}
+        for status, reasons in sorted(_reasons(route, operation).items()):
+            schema = invalid if status == 422 else refusal
+            if status in others:
+                schema = {"anyOf": [others[status], schema]}
+            responses[status] = _response(" ".join(reasons), schema)
+        operation["responses"] = {str(status): response for status, response in responses.items()}
+        operation["x-role"] = route.role.name.lower()
+    return document
+
+
+def _reasons(route: Route, operation: dict[str, Any]) -> dict[int, list[str]]:
+    """HTTP status → sentences that say when this route answers with it."""
+    reasons: dict[int, list[str]] = defaultdict(list)
+    for status, kind in [(HTTP_STATUS[error], error) for error in route.errors] + [
+        *route.other_answers.items()
+    ]:
+        reasons[status].append((kind.__doc__ or "").splitlines()[0])
+    applicable = dict(EVERY_ROUTE)
+    if "requestBody" in operation:
+        applicable |= WITH_MODEL
+    elif "parameters" in operation:
+        applicable |= WITH_PARAMETERS
+    if route.method != "GET":
+        applicable |= WITH_BODY
+    for status, reason in applicable.items():
+        reasons[status].append(reason)
+    return reasons
+
+
+def _envelope(data: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"code": {"type": "integer"}, "message": {"type": "string"}, "data": data},
+        "required": ["code", "message", "data"],
+    }
+
+
+def _response(description: str, schema: dict[str, Any], route: Route | None = None) -> dict[str, Any]:
+    media_type = route.media_type if route else "application/json"
+    return {"description": description, "content": {media_type: {"schema": schema}}}

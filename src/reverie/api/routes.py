@@ -1,0 +1,20 @@
+"""The table of all routes of the HTTP API, gathered from the files that have their functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reverie.api import operation, product, push, scheduler, triggers
+
+if TYPE_CHECKING:
+    from reverie.api.routing import Route
+
+__all__ = ["ROUTES"]
+
+ROUTES: tuple[Route, ...] = (
+    *product.ROUTES,
+    *push.ROUTES,
+    *scheduler.ROUTES,
+    *triggers.ROUTES,
+    *operation.ROUTES,
+)

@@ -1,0 +1,36 @@
+"""Whether an answer over HTTP is one that the OpenAPI document names for its route."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from starlette.routing import compile_path
+
+from reverie.api.routes import ROUTES
+
+
+def documented_client(app: FastAPI, **options: Any) -> httpx.AsyncClient:
+    """A client of an application whose answers must be those that the document names."""
+
+    async def check(response: httpx.Response) -> None:
+        check_documented(app, response)
+
+    transport = httpx.ASGITransport(app, **options)
+    return httpx.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1", event_hooks={"response": [check]}
+    )
+
+
+def check_documented(app: FastAPI, response: httpx.Response) -> None:
+    """Fail if a route of the table has answered with a status or a type that its document does not have."""
+    for route in ROUTES:
+        is_path = compile_path(route.path)[0].match(response.request.url.path)
+        if is_path and route.method == response.request.method:
+            responses = app.openapi()["paths"][route.path][route.method.lower()]["responses"]
+            documented = responses.get(str(response.status_code))
+            assert documented, f"{route.method} {route.path} may not answer {response.status_code}"
+            kind = response.headers["content-type"].partition(";")[0]
+            assert kind in documented["content"]
+            return
