@@ -241,7 +241,7 @@ async def test_sooner_takes_the_earlier_due_time(
 ) -> None:
     dues = [None if seconds is None else within(bench, seconds) for seconds in (first, second)]
     await bench.submit(unique("1", due=dues[0]))
-    (answer,) = (await bench.queue.submit([unique("2", "sooner", due=dues[1])])).answers
+    (answer,) = await bench.queue.submit([unique("2", "sooner", due=dues[1])])
     assert (answer.item_id, answer.status) == ("1", "duplicate")
     assert await bench.status(message("2")) is None
     if due:
@@ -274,7 +274,7 @@ async def test_sooner_is_never_before_the_time_of_a_retry(bench: Bench, move: Mo
     await bench.submit(unique("1"))
     (claim,) = await bench.claim(ordered=ordered)
     await settle(bench, Settlement(claim=claim, move=move, delay_ms=5000, error="later"))
-    (answer,) = (await bench.queue.submit([unique("2", "sooner")])).answers
+    (answer,) = await bench.queue.submit([unique("2", "sooner")])
     assert (answer.item_id, answer.status) == ("1", "duplicate")
     await bench.advance(4.9)
     assert await bench.claim(ordered=ordered) == []
@@ -297,7 +297,7 @@ async def test_sooner_keeps_one_more_behind_what_runs(bench: Bench) -> None:
     await bench.submit(unique("1"))
     (claim,) = await bench.claim()
     assert await bench.submit(unique("2", "sooner", due=within(bench, 50))) == ["accepted"]
-    (answer,) = (await bench.queue.submit([unique("3", "sooner", due=within(bench, 5))])).answers
+    (answer,) = await bench.queue.submit([unique("3", "sooner", due=within(bench, 5))])
     assert (answer.item_id, answer.status) == ("2", "duplicate")
     await bench.advance(5)
     assert await bench.claim() == []

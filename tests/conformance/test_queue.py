@@ -427,3 +427,14 @@ async def test_a_view_can_bring_the_message_itself(bench: Bench) -> None:
     await bench.submit(message("1", info={"a": 1}))
     page = await bench.views.read(StatusQuery(user_id="ann", item_id="1", with_message=True))
     assert (page.rows[0].message.content, page.rows[0].message.info) == ("1", {"a": 1})
+
+
+async def test_after_a_claim_that_leaves_ready_lanes_a_wait_returns_at_once(bench: Bench) -> None:
+    """An unordered lane gives a quantum and is ready again: nobody is told of it but by the claim itself."""
+    await bench.submit(*[message(str(n)) for n in range(5)])
+    await bench.queue.wait(("work",), None)  # the news of the submit
+    claims = await bench.claim(quantum=2, ordered=False)
+    assert ids(claims) == ["0", "1"]
+    async with asyncio.timeout(30):
+        await bench.queue.wait(("work",), None)
+    assert ids(await bench.claim(quantum=10, ordered=False)) == ["2", "3", "4"]

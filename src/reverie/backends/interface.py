@@ -77,6 +77,8 @@ class Queue(Protocol):
         of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
         A message that was lost comes alone. Nothing comes of a paused label, nor of a tenant that has as
         much in progress as it may. Free slots are shared among the levels; see `reverie.backends.fair_share`.
+        A claim that brings something, but less than a label has room for, lets the next `wait` for a label
+        that still has ready lanes return at once: nobody needs a second claim to see that there is no more.
         A worker's next request takes the place of one that stands, and answers also what was claimed for that
         and not answered yet; one without wants does only this.
         """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
+from reverie.principal import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ class Builtin:
     max_attempts: int | None = None
     credential: str | None = None
     """The name of the credential that its messages use; default: the label."""
-    role: str = "writer"
+    role: Role = Role.WRITER
     """Who may submit its label."""
 
 

@@ -94,6 +94,8 @@ class MemoryQueue:
                 state.limits.max_wait_ms,
                 lambda label, want: self._claim_label(label, want, request, claim_id),
             )
+            if claims:
+                state.wakeup.notify([label for label in request.wants if state.rings.get(label)])
             return sorted(claims, key=lambda claim: claim.message.level or 0)
 
     async def renew(

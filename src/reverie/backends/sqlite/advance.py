@@ -89,9 +89,9 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
     step.counts.move(message.label, Status.IN_PROGRESS, status)
     if status.ended:
         change.depth -= 1
-        step.ended(message.user_id, message.item_id, status)
+        step.ended.append((message.user_id, message.item_id, status))
         if message.user_key is not None:
             run = Run(message.label, message.user_key, message.item_id, status, message.attempts, error)
-            step.run_moved(run)
+            step.runs.append(run)
         step.expect(expires)
     return status, message

@@ -89,6 +89,9 @@ def claim(step: Step, request: ClaimRequest) -> Claimed:
     claimed.rows[:] = serve(request, look.waited_ms, step.limits.max_wait_ms, claim_label)
     if claimed.rows:
         step.expect(claimed.lease_until)
+        if len(claimed.rows) < max(want.messages for want in request.wants.values()):
+            left = step.rows(SQL["still_ready"], {"labels": to_json(list(look.waited_ms))})
+            step.woken.update(label for (label,) in left)  # the next wait for them returns at once
     return claimed
 
 

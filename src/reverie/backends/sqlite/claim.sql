@@ -30,6 +30,11 @@ SELECT json_group_array(json_array(lane, depth)) FROM (
   SELECT lane, depth FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
 )
 
+-- name: still_ready
+-- Those of these labels that have a lane in their ring.
+SELECT given.value FROM json_each(:labels) AS given
+WHERE EXISTS (SELECT 1 FROM lanes WHERE message_type = given.value AND turn IS NOT NULL)
+
 -- name: running
 SELECT count(*) FROM pending_messages WHERE status = 'processing'
 

@@ -12,7 +12,6 @@ from reverie.backends.sqlite import advance, claim, control, settle, submit
 from reverie.backends.sqlite.outbox import Outbox
 from reverie.backends.sqlite.step import Step
 from reverie.backends.wakeup import CANCELLED, Wakeup
-from reverie.base.failpoints import failpoint
 from reverie.storage.peers import Peers
 
 if TYPE_CHECKING:
@@ -92,13 +91,7 @@ class SqliteQueue:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
-
-        def job(step: Step) -> list[Settled]:
-            answers = settle.settle(step, settlements)
-            failpoint("inside_settle")
-            return answers
-
-        return await self.written(job)
+        return await self.written(partial(settle.settle, settlements=settlements))
 
     async def save_memo(self, claim_: Claim, step: str, value: str) -> bool:
         """See `Queue.save_memo`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reverie.backends.moves import OF_MEMORY, Move, Settled, Status
 from reverie.backends.sqlite.advance import lose
@@ -12,8 +12,9 @@ from reverie.backends.sqlite.attempts import note_run
 from reverie.backends.sqlite.claim import claimed_together, identity
 from reverie.backends.sqlite.rows import load_statements, status_of, to_json
 from reverie.backends.sqlite.runs import Run
-from reverie.backends.sqlite.step import UNWRITABLE
+from reverie.backends.sqlite.step import ANY_DEPENDANTS, UNWRITABLE
 from reverie.backends.sqlite.submit import insert
+from reverie.base.failpoints import failpoint
 from reverie.errors import VersionConflictError
 
 if TYPE_CHECKING:
@@ -44,22 +45,30 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     is therefore settled one by one, in its order.
     """
     changing = {settlement.claim.handle[1] for settlement in settlements if settlement.effects}
-    plain = [_is_plain(one) and one.claim.handle[1] not in changing for one in settlements]
+    plain = [
+        one.move is Move.COMPLETE
+        and not (one.effects or one.follow_ups)
+        and one.claim.handle[1] not in changing
+        for one in settlements
+    ]
     together = list(compress(settlements, plain))
     if together and not _end_together(step, together):
         plain = [False] * len(settlements)
     conflicted: set[int] = set()
-    answers = [
-        APPLIED if ended else _settle_in_order(step, settlement, conflicted)
-        for settlement, ended in zip(settlements, plain, strict=True)
-    ]
+    answers = []
+    for settlement, is_ended in zip(settlements, plain, strict=True):
+        lane = settlement.claim.handle[1]
+        if is_ended:
+            answers.append(APPLIED)
+        elif lane in conflicted:
+            answers.append(Settled(state="conflict"))
+        else:
+            answers.append(_settle_one(step, settlement))
+            if answers[-1].state == "conflict":
+                conflicted.add(lane)
     step.finish()
+    failpoint("inside_settle")
     return answers
-
-
-def _is_plain(settlement: Settlement) -> bool:
-    """Whether it is a completion that nothing follows from."""
-    return settlement.move is Move.COMPLETE and not (settlement.effects or settlement.follow_ups)
 
 
 def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
@@ -92,27 +101,18 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
         for label, count in labels.items():
             step.counts.move(label, Status.IN_PROGRESS, Status.COMPLETED, count)
         for settlement in settlements:
-            _tell_trigger(step, settlement, Status.COMPLETED)
-        if step.is_waited_for:
-            for settlement in settlements:
-                step.ended(*settlement.claim.key, Status.COMPLETED)
+            if settlement.claim.message.user_key is not None:
+                _tell_trigger(step, settlement, Status.COMPLETED)
+        if any(step.rows(ANY_DEPENDANTS)[0]):
+            step.ended += [(*settlement.claim.key, Status.COMPLETED) for settlement in settlements]
     return whole
 
 
-def _settle_in_order(step: Step, settlement: Settlement, conflicted: set[int]) -> Settled:
-    """Settle one, unless an earlier one of its lane has met a conflict; `conflicted` has those lanes."""
-    lane = settlement.claim.handle[1]
-    if lane in conflicted:
-        return Settled(state="conflict")
-    answer = _settle_one(step, settlement)
-    if answer.state == "conflict":
-        conflicted.add(lane)
-    return answer
-
-
 def _settle_one(step: Step, settlement: Settlement) -> Settled:
-    if settlement.move is Move.LOSE:
-        applied = lose(step, identity(settlement.claim), settlement.claim.handle[1])
+    """Write one settlement, and note what the end of its claim means for its lane and for dependants."""
+    claim, move = settlement.claim, settlement.move
+    if move is Move.LOSE:
+        applied = lose(step, identity(claim), claim.handle[1])
         return APPLIED if applied else Settled(state="stale")
     try:
         with step.savepoint():
@@ -123,78 +123,67 @@ def _settle_one(step: Step, settlement: Settlement) -> Settled:
         return Settled(state="rejected", error=repr(error))
     if status is None:
         return Settled(state="stale")
-    _released(step, settlement, status)
+    message = claim.message
+    change = step.lane(claim.handle[1])
+    change.release(settlement.delay_ms if move in {Move.RETRY, Move.RELEASE} else 0)
+    step.counts.move(message.label, Status.IN_PROGRESS, status)
+    if status.ended:
+        change.depth -= 1
+        step.ended.append((message.user_id, message.item_id, status))
+    if message.user_key is not None:
+        _tell_trigger(step, settlement, status)
     return APPLIED
 
 
 def _end_claim(step: Step, settlement: Settlement) -> Status | None:
     """Write one settlement and what follows from it; None if the claim is no longer the worker's."""
-    _note_run(step, settlement)
-    rows = step.rows(SQL["end_claim"], _bindings(step, settlement))
+    move, claim = settlement.move, settlement.claim
+    row, user_id, item_id, claim_id = identity(claim)
+    if move is not Move.COMPLETE:  # the history has no run that was only handed back before it began
+        ran = move is not Move.RELEASE or settlement.attempt or settlement.error is not None
+        note_run(step, (row, user_id, item_id, claim_id), OUTCOME[move], settlement.error, ran=ran)
+    expires = step.now + step.limits.retention_ms
+    step.expect(expires)
+    rows = step.rows(
+        SQL["end_claim"],
+        {
+            "status": STORED_STATUS[move],
+            "error": "cancelled" if move is Move.CANCEL else settlement.error,
+            "kept": move in {Move.COMPLETE, Move.CANCEL},
+            "expires": expires,
+            "attempt": settlement.attempt,
+            "retried": move is Move.RETRY,
+            "conflict": settlement.conflict,
+            "now": step.now,
+            "row": row,
+            "user_id": user_id,
+            "id": item_id,
+            "claim_id": claim_id,
+        },
+    )
     if not rows:
         return None
     status = status_of(*rows[0])
     if settlement.conflict:
-        user_id, item_id = settlement.claim.key
         step.rows(SQL["forget_memory"], {"user_id": user_id, "id": item_id, "of_memory": OF_MEMORY})
-    if settlement.move is Move.COMPLETE:
+    if move is Move.COMPLETE:
         if step.apply_effects is not None and settlement.effects:
             step.apply_effects(
-                step.connection, settlement.claim.message, settlement.effects, settlement.prepared, step.now
+                step.connection, claim.message, settlement.effects, settlement.prepared, step.now
             )
-        insert(step, settlement.follow_ups)
+        if settlement.follow_ups:
+            insert(step, settlement.follow_ups)
     elif settlement.delay_ms and status is Status.WAITING:
         due = step.now + settlement.delay_ms
-        if step.rows(SQL["postpone"], {"row": settlement.claim.handle[0], "due": due}):
+        if step.rows(SQL["postpone"], {"row": row, "due": due}):
             step.expect(due)
     return status
 
 
-def _note_run(step: Step, settlement: Settlement) -> None:
-    """Remember a run that does not complete; not one that was only handed back before it began."""
-    move = settlement.move
-    if move is not Move.COMPLETE:
-        ran = move is not Move.RELEASE or settlement.attempt or settlement.error is not None
-        note_run(step, identity(settlement.claim), OUTCOME[move], settlement.error, ran=ran)
-
-
-def _released(step: Step, settlement: Settlement, status: Status) -> None:
-    """Note what the end of a claim means for its lane, and for those who wait for its message."""
-    message = settlement.claim.message
-    change = step.lane(settlement.claim.handle[1])
-    change.release(settlement.delay_ms if settlement.move in {Move.RETRY, Move.RELEASE} else 0)
-    step.counts.move(message.label, Status.IN_PROGRESS, status)
-    if status.ended:
-        change.depth -= 1
-        step.ended(message.user_id, message.item_id, status)
-    _tell_trigger(step, settlement, status)
-
-
 def _tell_trigger(step: Step, settlement: Settlement, status: Status) -> None:
-    """Note what has become of a message for the trigger that has made it; most are made by none."""
+    """Note what has become of a message for the trigger that has made it."""
     message = settlement.claim.message
-    if message.user_key is not None:
-        error = "cancelled" if status is Status.CANCELLED else settlement.error
-        attempts = message.attempts + settlement.attempt
-        step.run_moved(Run(message.label, message.user_key, message.item_id, status, attempts, error))
-
-
-def _bindings(step: Step, settlement: Settlement) -> dict[str, Any]:
-    move = settlement.move
-    row, user_id, item_id, claim_id = identity(settlement.claim)
-    expires = step.now + step.limits.retention_ms
-    step.expect(expires)
-    return {
-        "status": STORED_STATUS[move],
-        "error": "cancelled" if move is Move.CANCEL else settlement.error,
-        "kept": move in {Move.COMPLETE, Move.CANCEL},
-        "expires": expires,
-        "attempt": settlement.attempt,
-        "retried": move is Move.RETRY,
-        "conflict": settlement.conflict,
-        "now": step.now,
-        "row": row,
-        "user_id": user_id,
-        "id": item_id,
-        "claim_id": claim_id,
-    }
+    assert message.user_key is not None
+    error = "cancelled" if status is Status.CANCELLED else settlement.error
+    attempts = message.attempts + settlement.attempt
+    step.runs.append(Run(message.label, message.user_key, message.item_id, status, attempts, error))

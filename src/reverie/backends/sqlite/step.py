@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     """Writes the effects of one message in the settling transaction: connection, message, effects, what the
     store has prepared for them, now."""
 
-__all__ = ["UNWRITABLE", "Step"]
+__all__ = ["ANY_DEPENDANTS", "UNWRITABLE", "Step"]
 
 SQL = load_queries(__package__ or "", "lanes.sql")
+ANY_DEPENDANTS = SQL["any_dependants"]
+"""Whether anything follows from the end of messages: someone waits for one, or one has kept a memo."""
 UNWRITABLE = (
     apsw.ConstraintError,
     apsw.MismatchError,
@@ -84,8 +86,10 @@ class Step:
         self.limits = limits
         self.apply_effects = apply_effects
         self._lanes: dict[int, LaneChange] = {}
-        self._ended: list[tuple[str, str, Status]] = []
-        self._runs: list[Run] = []
+        self.ended: list[tuple[str, str, Status]] = []
+        """Messages that have ended: who depends on them is looked after when the step finishes."""
+        self.runs: list[Run] = []
+        """Messages of triggers that have ended or wait again: their triggers hear when the step finishes."""
         self._loaded: Counters | None = None
         self.counts = counts.Counts()
         """How many messages of each label the step has brought into which status."""
@@ -97,24 +101,19 @@ class Step:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Let what happens inside hold whole or not at all."""
-        lanes, ended, runs = self._lanes, self._ended, self._runs
+        lanes, ended, runs = self._lanes, self.ended, self.runs
         counters, counted = self._loaded, self.counts
         self._lanes = {k: copy(v) for k, v in lanes.items()}
-        self._ended, self._runs = list(ended), list(runs)
+        self.ended, self.runs = list(ended), list(runs)
         self._loaded = None if counters is None else replace(counters)
         self.counts = counts.Counts((label, list(change)) for label, change in counted.items())
         try:
             with self.connection:
                 yield
         except BaseException:
-            self._lanes, self._ended, self._runs = lanes, ended, runs
+            self._lanes, self.ended, self.runs = lanes, ended, runs
             self._loaded, self.counts = counters, counted
             raise
-
-    @property
-    def depth(self) -> int:
-        """How many messages have not ended, as far as lanes were written."""
-        return self._counters.depth
 
     def know_counters(self, place: int, turn: int, depth: int) -> None:
         """The counters as the file has them, from a statement that has read them on the way."""
@@ -122,7 +121,8 @@ class Step:
             self._loaded, self._stored = Counters(place, turn, depth), Counters(place, turn, depth)
 
     @property
-    def _counters(self) -> Counters:
+    def counters(self) -> Counters:
+        """The counters, as far as lanes were written."""
         if self._loaded is None:
             self.know_counters(*self.rows(SQL["read_counters"])[0])
         assert self._loaded is not None
@@ -154,19 +154,6 @@ class Step:
             change = self._lanes[lane] = LaneChange()
         return change
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether anything follows from the end of messages: someone waits for one, or has kept a memo."""
-        return any(self.rows(SQL["any_dependants"])[0])
-
-    def ended(self, user_id: str, item_id: str, status: Status) -> None:
-        """A message has ended: who depends on it is looked after when the step finishes."""
-        self._ended.append((user_id, item_id, status))
-
-    def run_moved(self, run: Run) -> None:
-        """A message of a trigger has ended or waits again: its task hears when the step finishes."""
-        self._runs.append(run)
-
     def end_waiting(self, row: int, user_id: str, item_id: str, lane: int, error: str) -> None:
         """End a message that waits: as cancelled, or as a dead letter with this error."""
         status = Status.CANCELLED if error == "cancelled" else Status.FAILED
@@ -175,9 +162,9 @@ class Step:
         note_end(self, user_id, item_id, status, None if status is Status.CANCELLED else error)
         self.counts.move(label, Status.WAITING, status)
         self.lane(lane).depth -= 1
-        self.ended(user_id, item_id, status)
+        self.ended.append((user_id, item_id, status))
         if user_key is not None:
-            self.run_moved(Run(label, user_key, item_id, status, attempts, error))
+            self.runs.append(Run(label, user_key, item_id, status, attempts, error))
         self.expect(expires)
 
     def expect(self, moment: int | None) -> None:
@@ -187,22 +174,16 @@ class Step:
 
     def take_places(self, count: int) -> range:
         """Reserve places at the ends of lanes."""
-        counters = self._counters
+        counters = self.counters
         counters.place += count
         return range(counters.place - count + 1, counters.place + 1)
 
-    def fill(self, messages: int) -> int:
-        """Count messages whose lanes are written without `write_lanes`; the answer is the turn to give."""
-        self._counters.depth += messages
-        self._counters.turn += 1
-        return self._counters.turn
-
     def finish(self) -> None:
         """Do what follows from the step's changes."""
-        if self._ended:
+        if self.ended:
             self._look_after_dependants()
-        if self._runs:
-            runs, self._runs = self._runs, []
+        if self.runs:
+            runs, self.runs = self.runs, []
             write_runs(self, runs)
         self.write_lanes()
 
@@ -210,21 +191,21 @@ class Step:
         """Write the changed lanes, and put those into the ring that may be served."""
         if not self._lanes:
             return
-        counters = self._counters
-        counters.depth += sum(change.depth for change in self._lanes.values())
+        counters, changes = self.counters, self._lanes
+        counters.depth += sum(change.depth for change in changes.values())
         counters.turn += 1
-        turn = counters.turn
-        self._write(turn, self._lanes, None)
+        self._lanes = {}
+        self._write(changes, None)
         most = self.limits.tenant.concurrency
         if most is not None:
             # What a tenant has running decides over all of its lanes, so they are looked at once more.
-            others = self.rows(SQL["lanes_of_tenants"], {"lanes": to_json(list(self._lanes))})
-            self._write(turn, {lane: LaneChange() for (lane,) in others}, most)
-        self._lanes = {}
+            others = self.rows(SQL["lanes_of_tenants"], {"lanes": to_json(list(changes))})
+            self._write({lane: LaneChange() for (lane,) in others}, most)
 
-    def _write(self, turn: int, changes: dict[int, LaneChange], most_running: int | None) -> None:
+    def _write(self, changes: dict[int, LaneChange], most_running: int | None) -> None:
         if self.limits.total.concurrency is not None:
             self.woken.update(label for (label,) in self.rows(SQL["ready"]))
+        turn = self.counters.turn
         alike: defaultdict[tuple[int | None, ...], list[int]] = defaultdict(list)
         for lane, change in changes.items():
             alike[msgspec.structs.astuple(change)].append(lane)
@@ -239,12 +220,12 @@ class Step:
 
     def _look_after_dependants(self) -> None:
         """Let those go on that depended on what has ended, or fail with it; round by round."""
-        dependants, memos = self.rows(SQL["any_dependants"])[0]
+        dependants, memos = self.rows(ANY_DEPENDANTS)[0]
         if memos:
-            self.rows(SQL["drop_memos"], {"ended": to_json(self._ended)})
-        while dependants and self._ended:
-            ended = {"ended": to_json(list(dict.fromkeys(self._ended)))}
-            self._ended = []
+            self.rows(SQL["drop_memos"], {"ended": to_json(self.ended)})
+        while dependants and self.ended:
+            ended = {"ended": to_json(list(dict.fromkeys(self.ended)))}
+            self.ended = []
             children = self.rows(SQL["dependants"], ended)
             self.rows(SQL["drop_dependencies"], ended)
             by_row: dict[int, list[tuple[Any, ...]]] = {}
@@ -252,7 +233,7 @@ class Step:
                 by_row.setdefault(child[0], []).append(child)
             for edges in by_row.values():
                 self._parents_ended(edges)
-        self._ended = []
+        self.ended = []
 
     def _parents_ended(self, edges: list[tuple[Any, ...]]) -> None:
         """Handle one message, and those of its parents that have ended."""

@@ -39,14 +39,22 @@ def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
             raise unhandled(label)
     answers = insert(step, messages)
     step.finish()
-    accepted = [m for m, answer in zip(messages, answers, strict=True) if answer.status == "accepted"]
-    _check_limits(step, accepted)
+    limits = step.limits
+    if any(answer.status == "accepted" for answer in answers):
+        check_depth(limits.total, step.counters.depth)
+    if not (limits.total.rate is limits.tenant.rate is limits.tenant.depth is None):
+        _check_limits(step, _accepted(messages, answers))
     return answers
+
+
+def _accepted(messages: Sequence[Message], answers: Sequence[Submitted]) -> list[Message]:
+    return [m for m, answer in zip(messages, answers, strict=True) if answer.status == "accepted"]
 
 
 def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     """Write new messages. Who calls this finishes the step."""
-    _check_known(step, messages)
+    if any(message.depends_on for message in messages):
+        _check_known(step, messages)
     answers: list[Submitted] = []
     plain: list[Message] = []
     for message in messages:
@@ -57,7 +65,7 @@ def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
         plain = []
         answers.append(_insert_unique(step, message))
     answers += _insert_all(step, plain)
-    accepted = [m for m, answer in zip(messages, answers, strict=True) if answer.status == "accepted"]
+    accepted = _accepted(messages, answers)
     for label, count in Counter(message.label for message in accepted).items():
         step.counts.move(label, None, Status.WAITING, count)
     if children := [message for message in accepted if message.depends_on]:
@@ -81,15 +89,12 @@ def _insert_all(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     """Write messages by few statements, however many there are."""
     if not messages:
         return []
-    limited = step.limits.tenant.concurrency is not None
-    if limited or not all(_is_ready(step, message) for message in messages):
-        return _insert_carefully(step, messages)
-    return _insert_ready(step, messages)
-
-
-def _is_ready(step: Step, message: Message) -> bool:
-    """Whether a message takes its place at once."""
-    return not message.depends_on and (message.due is None or to_epoch_ms(message.due) <= step.now)
+    if step.limits.tenant.concurrency is None and all(
+        not message.depends_on and (message.due is None or to_epoch_ms(message.due) <= step.now)
+        for message in messages
+    ):
+        return _insert_ready(step, messages)
+    return _insert_carefully(step, messages)
 
 
 def _insert_ready(step: Step, messages: Sequence[Message]) -> list[Submitted]:
@@ -151,7 +156,10 @@ def _fill_lanes(step: Step, messages: Sequence[Message]) -> None:
     """Count messages that are ready into their lanes, and give those a turn that may be served."""
     counts = Counter(message.lane for message in messages)
     levels = {message.lane: message.level or level_of(message.label) for message in messages}
-    turn = step.fill(len(messages))
+    counters = step.counters
+    counters.depth += len(messages)
+    counters.turn += 1
+    turn = counters.turn
     _write(
         step,
         "fill_lanes",
@@ -248,10 +256,10 @@ def _link(step: Step, children: Sequence[Message]) -> None:
     rows = step.rows(SQL["statuses"], {"keys": to_json(list(parents))})
     for user_id, item_id, status, error in rows:
         if (ended := status_of(status, error)).ended:
-            step.ended(user_id, item_id, ended)
+            step.ended.append((user_id, item_id, ended))
     known = {(row[0], row[1]) for row in rows}
     for parent in parents - known:  # one that was skipped for its unique key: another stands for it
-        step.ended(*parent, Status.COMPLETED)
+        step.ended.append((*parent, Status.COMPLETED))
     step.many(SQL["forget_dependencies"], [child.key for child in children])
     edges = [(c.user_id, parent, c.item_id) for c in children for parent in c.depends_on]
     step.many(SQL["add_dependency"], edges)
@@ -262,9 +270,6 @@ def _check_limits(step: Step, accepted: Sequence[Message]) -> None:
     if not accepted:
         return
     limits = step.limits
-    check_depth(limits.total, step.depth)
-    if limits.total.rate is limits.tenant.rate is limits.tenant.depth is None:
-        return
     tenants = Counter((message.user_id, message.mem_cube_id) for message in accepted)
     if limits.tenant.depth is not None:
         bindings = {"tenants": to_json(list(tenants))}

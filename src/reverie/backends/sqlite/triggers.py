@@ -265,7 +265,7 @@ def _submit(step: Step, messages: Sequence[Message]) -> None:
     for label, item_id, stored, error, attempts in rows:
         user_key = keys[item_id]
         if user_key is not None:
-            step.run_moved(Run(label, user_key, item_id, status_of(stored, error), attempts, error))
+            step.runs.append(Run(label, user_key, item_id, status_of(stored, error), attempts, error))
 
 
 def _control(step: Step, command: TaskCommand) -> bool:
