@@ -289,7 +289,7 @@ class Runtime:
         while True:
             due = await self.triggers.clock.fire_due()
             await self.worker.drain()
-            if due is None or not due.tasks:
+            if due is None or not due.triggers:
                 return
 
     async def stop(self) -> None:

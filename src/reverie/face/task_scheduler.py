@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.moves import Claim
-    from reverie.backends.triggers import KnownType, TaskState
+    from reverie.backends.triggers import KnownType, TriggerState
     from reverie.face.scheduler import Scheduler
 
 __all__ = ["TaskScheduler", "get_scheduler"]
@@ -92,7 +92,7 @@ class TaskScheduler:
         """See `scheduler.triggers.types`."""
         return self._scheduler.triggers.types()
 
-    def list_tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+    def list_tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TriggerState]:
         """See `scheduler.triggers.tasks`."""
         return self._scheduler.triggers.tasks(task_type, after=after, limit=limit)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Unpack
 from reverie.base.bridge import Bridge, blocking
 
 if TYPE_CHECKING:
-    from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
+    from reverie.backends.triggers import KnownType, TriggerState, TypeStatistics
     from reverie.runtime import Runtime
-    from reverie.triggers.overview import TaskPage, TypeOverview
+    from reverie.triggers.overview import TriggerPage, TypeOverview
     from reverie.triggers.service import Who
 
 __all__ = ["AsyncTimedTasks", "TimedTasks"]
@@ -41,15 +41,15 @@ class AsyncTimedTasks:
         """How each type is set, who handles it and what has become of its runs; or only of one type."""
         return await self._triggers.overview(task_type)
 
-    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TaskPage:
+    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TriggerPage:
         """The tasks of a type, some of them, and (`next`) where the others begin."""
         return await self._triggers.page(task_type, after=after, limit=limit)
 
-    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TriggerState]:
         """The tasks of a type, by user key: those that come after `after`."""
         return await self._triggers.tasks(task_type, after=after, limit=limit)
 
-    async def task(self, task_type: str, **who: Unpack[Who]) -> TaskState | None:
+    async def task(self, task_type: str, **who: Unpack[Who]) -> TriggerState | None:
         """How one task stands: that of a user, or without one that of a periodic or cron type."""
         return await self._triggers.task(task_type, who)
 
@@ -62,7 +62,7 @@ class AsyncTimedTasks:
         return await self._triggers.cancel(task_type, who)
 
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
-        """The same for the user key of a `TaskState`, whatever ids it is made of."""
+        """The same for the user key of a `TriggerState`, whatever ids it is made of."""
         return await self._triggers.cancel_key(task_type, user_key)
 
     async def enable(self, task_type: str) -> None:

@@ -77,7 +77,8 @@ class TriggerClock(LoopService):
         wanted = {name: task.depends_on for name, task in types.items()}
         due = await self._backend.triggers.due(wanted, LIMIT)
         firings = [
-            plan(task, types[task.task_type], self._level_of(task.task_type), due.now) for task in due.tasks
+            plan(task, types[task.task_type], self._level_of(task.task_type), due.now)
+            for task in due.triggers
         ]
         if firings:
             fired = await self._backend.triggers.fire(firings)
@@ -87,7 +88,7 @@ class TriggerClock(LoopService):
     async def _turn(self) -> None:
         self._news.clear()
         due = await self.fire_due()
-        if due is not None and due.tasks:
+        if due is not None and due.triggers:
             return  # what was fired may be due again
         waits: list[Coroutine[Any, Any, Any]] = [self._news.wait()]
         if due is not None:
@@ -101,7 +102,7 @@ class TriggerClock(LoopService):
 def _tell_skipped(firings: list[Firing]) -> None:
     for firing in firings:
         if firing.message is None:
-            task = firing.task
+            task = firing.trigger
             log.warning(
                 "trigger.missed", task_type=task.task_type, due=task.anchor, next_due=firing.next_anchor
             )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType, TypeStatistics
-    from reverie.triggers.types import TaskTypes
+    from reverie.triggers.types import TriggerTypes
 
 __all__ = ["TriggerWatch"]
 
@@ -24,7 +24,7 @@ MISSED_MS = 600_000
 class TriggerWatch:
     """Looks at the types that are in force, and compares with what it saw before."""
 
-    def __init__(self, backend: Backend, types: TaskTypes) -> None:
+    def __init__(self, backend: Backend, types: TriggerTypes) -> None:
         self._backend = backend
         self._types = types
         self._before: dict[str, _Before] = {}
@@ -50,13 +50,13 @@ class TriggerWatch:
         """The time, and for how many seconds the oldest task of each type is due, as far as that is long."""
         due = await self._backend.triggers.due(types, 1)
         late_ms = late_s * 1000
-        if not due.tasks or due.now - due.tasks[0].scheduled_at <= late_ms:
+        if not due.triggers or due.now - due.triggers[0].scheduled_at <= late_ms:
             return due.now, {}
         late = {}
         for name, depends_on in types.items():
             own = await self._backend.triggers.due({name: depends_on}, 1)
-            if own.tasks:
-                late[name] = (own.now - own.tasks[0].scheduled_at) / 1000
+            if own.triggers:
+                late[name] = (own.now - own.triggers[0].scheduled_at) / 1000
         return due.now, late
 
 

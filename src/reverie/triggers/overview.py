@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reverie.backends.triggers import GLOBAL_KEY, TaskState, TypeStatistics
+from reverie.backends.triggers import GLOBAL_KEY, TriggerState, TypeStatistics
 from reverie.triggers.types import settings_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType
 
-__all__ = ["TaskPage", "TypeOverview", "overview", "page"]
+__all__ = ["TriggerPage", "TypeOverview", "overview", "page"]
 
 
 class TypeOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +34,10 @@ class TypeOverview(msgspec.Struct, frozen=True, kw_only=True):
     statistics: TypeStatistics
 
 
-class TaskPage(msgspec.Struct, frozen=True):
+class TriggerPage(msgspec.Struct, frozen=True):
     """Some tasks of a type, by user key."""
 
-    rows: list[TaskState]
+    rows: list[TriggerState]
     next: str | None
     """What `after` must be for those that follow; None if there are none."""
 
@@ -65,15 +65,15 @@ async def overview(backend: Backend, known: Sequence[KnownType]) -> list[TypeOve
     return found
 
 
-async def page(backend: Backend, task_type: str, after: str, limit: int) -> TaskPage:
+async def page(backend: Backend, task_type: str, after: str, limit: int) -> TriggerPage:
     """At most `limit` tasks (one more rather than ending at the one that belongs to no user)."""
-    rows = await backend.triggers.tasks(task_type, after=after, limit=limit + 2)
+    rows = await backend.triggers.states(task_type, after=after, limit=limit + 2)
     if len(rows) > limit and rows[limit - 1].user_key == GLOBAL_KEY:
         limit += 1
     more = len(rows) > limit
     rows = rows[:limit]
-    return TaskPage(rows, rows[-1].user_key if more else None)
+    return TriggerPage(rows, rows[-1].user_key if more else None)
 
 
-async def _own_task(backend: Backend, task_type: str) -> list[TaskState]:
-    return await backend.triggers.tasks(task_type, GLOBAL_KEY)
+async def _own_task(backend: Backend, task_type: str) -> list[TriggerState]:
+    return await backend.triggers.states(task_type, GLOBAL_KEY)

@@ -10,7 +10,7 @@ from reverie.message import Message
 from reverie.triggers.schedule import schedule_of
 
 if TYPE_CHECKING:
-    from reverie.backends.triggers import DueTask
+    from reverie.backends.triggers import DueTrigger
     from reverie.triggers.schedule import Schedule
     from reverie.triggers.settings import TaskSettings
 
@@ -23,18 +23,18 @@ MISSED_AFTER_MS = 60_000
 LONGEST_ID = 200
 
 
-def plan(task: DueTask, settings: TaskSettings, level: int, now: int) -> Firing:
+def plan(task: DueTrigger, settings: TaskSettings, level: int, now: int) -> Firing:
     """Decide what a due task becomes."""
     schedule = schedule_of(settings)
     if schedule is None or task.user_key != GLOBAL_KEY:  # the latter was scheduled when activity made it run
-        return Firing(task=task, message=message_of(task, task.anchor, level))
+        return Firing(trigger=task, message=message_of(task, task.anchor, level))
     if task.scheduled_at < task.anchor:  # a person wants it now: the schedule goes on as if nothing was
         following = task.anchor if task.anchor > now else schedule.after(task.anchor, now)
         return _firing(task, settings, task.scheduled_at, following, level)
     return _scheduled(task, settings, schedule, level, now)
 
 
-def _scheduled(task: DueTask, settings: TaskSettings, schedule: Schedule, level: int, now: int) -> Firing:
+def _scheduled(task: DueTrigger, settings: TaskSettings, schedule: Schedule, level: int, now: int) -> Firing:
     due, following = task.anchor, schedule.after(task.anchor, task.anchor)
     if settings.misfire == "run_all":
         return _firing(task, settings, due, following, level)
@@ -45,16 +45,16 @@ def _scheduled(task: DueTask, settings: TaskSettings, schedule: Schedule, level:
     return _firing(task, settings, due, following, level)
 
 
-def _firing(task: DueTask, settings: TaskSettings, due: int | None, following: int, level: int) -> Firing:
+def _firing(task: DueTrigger, settings: TaskSettings, due: int | None, following: int, level: int) -> Firing:
     return Firing(
-        task=task,
+        trigger=task,
         message=None if due is None else message_of(task, due, level),
         next_at=following + jitter_ms(settings, task.user_key, following),
         next_anchor=following,
     )
 
 
-def message_of(task: DueTask, due: int, level: int) -> Message:
+def message_of(task: DueTrigger, due: int, level: int) -> Message:
     """The message that a task becomes."""
     ids = {"device_id": task.device_id, "agent_id": task.agent_id}
     return Message(
@@ -67,7 +67,7 @@ def message_of(task: DueTask, due: int, level: int) -> Message:
     )
 
 
-def run_id(task: DueTask, due: int) -> str:
+def run_id(task: DueTrigger, due: int) -> str:
     """The id of the run of a task at a due time: always the same, so that nobody can fire it twice."""
     text = f"{task.task_type}:{task.user_key}:{due}" if task.user_key else f"{task.task_type}:{due}"
     if len(text.encode()) > LONGEST_ID:

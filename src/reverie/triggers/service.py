@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from reverie.backends.control import CancelItems, Selection
-from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
+from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTrigger, RunTrigger, SwitchType
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSelectionError, InvalidSettingError, UnknownTaskTypeError
 from reverie.message import Message, check_message, check_name
@@ -14,17 +14,17 @@ from reverie.triggers.handlers import message_handler
 from reverie.triggers.health import TriggerWatch
 from reverie.triggers.overview import overview, page
 from reverie.triggers.plan import SYSTEM_USER, jitter_ms
-from reverie.triggers.types import TaskTypes
+from reverie.triggers.types import TriggerTypes
 from reverie.triggers.user_keys import UserKeyBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
+    from reverie.backends.triggers import KnownType, TriggerState, TypeStatistics
     from reverie.message import MessageLimits
     from reverie.observe.trigger_rules import TriggerHealth
-    from reverie.triggers.overview import TaskPage, TypeOverview
+    from reverie.triggers.overview import TriggerPage, TypeOverview
     from reverie.triggers.settings import TaskSettings, TriggerSettings
 
     Register = Callable[[str, Callable[[Message], Any], TaskSettings], None]
@@ -65,7 +65,7 @@ class Triggers:
         self._handlers: dict[str, Callable[[Message], Any]] = {}
         self._registered: dict[str, TaskSettings] = {}
         self.keys = UserKeyBuilder(settings.user_key_config)
-        self.types = TaskTypes(settings, backend, self.keys.get_key_dimensions())
+        self.types = TriggerTypes(settings, backend, self.keys.get_key_dimensions())
         self._watch = TriggerWatch(backend, self.types)
         self.clock = TriggerClock(
             backend, self._fired_here, level_of, lambda: self.types.settings.check_interval
@@ -176,7 +176,7 @@ class Triggers:
                 raise UnknownTaskTypeError(task_type, sorted(self.types.names))
         return await overview(self._backend, known)
 
-    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TaskPage:
+    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TriggerPage:
         """The tasks of a type, some of them, and how to go on."""
         await self._known(task_type)
         return await page(self._backend, task_type, after, limit)
@@ -190,15 +190,15 @@ class Triggers:
         await self.ready()
         return await self._backend.triggers.statistics()
 
-    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TriggerState]:
         """The tasks of a type, by user key, those after `after`."""
         await self._known(task_type)
-        return await self._backend.triggers.tasks(task_type, after=after, limit=limit)
+        return await self._backend.triggers.states(task_type, after=after, limit=limit)
 
-    async def task(self, task_type: str, who: Who) -> TaskState | None:
+    async def task(self, task_type: str, who: Who) -> TriggerState | None:
         """One task; None if there is none."""
         await self._known(task_type)
-        found = await self._backend.triggers.tasks(task_type, self._key(who))
+        found = await self._backend.triggers.states(task_type, self._key(who))
         return found[0] if found else None
 
     async def run_now(self, task_type: str, who: Who) -> bool:
@@ -210,7 +210,7 @@ class Triggers:
             raise InvalidSelectionError(f"{task_type} runs for nobody in particular: leave out whose it is")
         else:
             activity = Activity(task_type=task_type, user_key=GLOBAL_KEY, user_id=SYSTEM_USER, interval_ms=0)
-        return await self._backend.triggers.control(RunTask(activity))
+        return await self._backend.triggers.control(RunTrigger(activity))
 
     async def cancel(self, task_type: str, who: Who) -> bool:
         """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
@@ -222,8 +222,8 @@ class Triggers:
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
         """The same for a user key as it stands in the backend."""
         await self._known(task_type)
-        forgotten = await self._backend.triggers.control(CancelTask(task_type, user_key))
-        found = await self._backend.triggers.tasks(task_type, user_key)
+        forgotten = await self._backend.triggers.control(CancelTrigger(task_type, user_key))
+        found = await self._backend.triggers.states(task_type, user_key)
         if not found or found[0].status != "running" or found[0].item_id is None:
             return forgotten
         which = Selection(user_id=found[0].user_id or SYSTEM_USER, item_ids=(found[0].item_id,))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
 
-__all__ = ["TaskTypes", "settings_of"]
+__all__ = ["TriggerTypes", "settings_of"]
 
 log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ FRESH_S = 0.1
 """What was learned so shortly ago still holds; others may have changed what is older."""
 
 
-class TaskTypes:
+class TriggerTypes:
     """Types by name. The settings win over what the program defines."""
 
     def __init__(self, settings: TriggerSettings, backend: Backend, dimensions: Sequence[str]) -> None:

@@ -19,7 +19,8 @@ from reverie.backends.moves import Status
 from reverie.backends.sqlite import counts
 from reverie.backends.sqlite.attempts import note_end
 from reverie.backends.sqlite.rows import decode_json, to_json
-from reverie.backends.sqlite.runs import Run, write_runs
+from reverie.backends.sqlite.trigger_rows import write_runs
+from reverie.backends.trigger_state import Run
 from reverie.errors import InvalidMessageError, QueueFullError
 from reverie.storage.queries import load_queries
 
@@ -161,7 +162,7 @@ class Step:
         self._ended.append((user_id, item_id, status))
 
     def run_moved(self, run: Run) -> None:
-        """A message of a trigger has ended or waits again: its task hears when the step finishes."""
+        """A message of a trigger has ended or waits again: the trigger hears when the step finishes."""
         self._runs.append(run)
 
     def end_waiting(self, row: int, user_id: str, item_id: str, lane: int, error: str) -> None:

@@ -18,7 +18,7 @@ from reverie.cli.output import last_line, moment, note, plain, print_json, print
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reverie.backends.triggers import TaskState
+    from reverie.backends.triggers import TriggerState
     from reverie.face.scheduler import Scheduler
     from reverie.triggers.overview import TypeOverview
     from reverie.triggers.service import Who
@@ -248,7 +248,7 @@ def _row(one: TypeOverview) -> tuple[Any, ...]:
     )
 
 
-def _task_row(task: TaskState) -> tuple[Any, ...]:
+def _task_row(task: TriggerState) -> tuple[Any, ...]:
     return (
         task.user_id,
         task.device_id,

@@ -275,6 +275,6 @@ end
 register('put', put_call, {})
 register('types', types_call, { 'no-writes' })
 register('touch', touch_call, {})
-register('tasks', tasks_call, { 'allow-oom' })
+register('states', tasks_call, { 'allow-oom' })
 register('statistics', statistics_call, { 'no-writes' })
 register('control', control_call, { 'allow-oom' })
