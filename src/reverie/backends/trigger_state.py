@@ -110,7 +110,7 @@ class Trigger(msgspec.Struct, frozen=True, array_like=True):
         return "pending" if self.scheduled_at is not None else self.ended or "pending"
 
 
-class Moved(NamedTuple):
+class Moved(msgspec.Struct, frozen=True):
     """What comes of one move of a trigger."""
 
     trigger: Trigger | None
@@ -155,8 +155,7 @@ class TypeState(msgspec.Struct, frozen=True):
 
 def touch(trigger: Trigger | None, activity: Activity, now: int) -> Moved:
     """Note activity of a user; the answer is whether it has scheduled a run. The type must be enabled."""
-    trigger = trigger or _new(activity.task_type, activity.user_key, now)
-    trigger = _owned(trigger, activity, last_activity=now)
+    trigger = _owned(trigger or _new(activity.task_type, activity.user_key, now), activity, now)
     if trigger.fired_at is not None:
         return Moved(replace(trigger, touched=True), answer=not trigger.touched)
     moment = now + activity.interval_ms
@@ -263,7 +262,7 @@ def run_now(trigger: Trigger | None, activity: Activity, now: int) -> Moved:
     belongs_to_user = activity.user_key != GLOBAL_KEY
     if trigger is None:
         trigger = _new(activity.task_type, activity.user_key, now)
-        trigger = _owned(trigger, activity) if belongs_to_user else trigger
+        trigger = _owned(trigger, activity, None) if belongs_to_user else trigger
     if trigger.fired_at is not None:
         return Moved(replace(trigger, touched=True))
     return Moved(_scheduled(trigger, now, now) if belongs_to_user else _due_now(trigger, now))
@@ -339,7 +338,7 @@ def _new(task_type: str, user_key: str, now: int) -> Trigger:
     return Trigger(task_type, user_key, None, None, None, None, None, now)
 
 
-def _owned(trigger: Trigger, activity: Activity, **fields: int) -> Trigger:
+def _owned(trigger: Trigger, activity: Activity, last_activity: int | None) -> Trigger:
     """The trigger of the user who was active."""
     return replace(
         trigger,
@@ -348,7 +347,7 @@ def _owned(trigger: Trigger, activity: Activity, **fields: int) -> Trigger:
         agent_id=activity.agent_id,
         interval_ms=activity.interval_ms,
         ttl_ms=activity.ttl_ms,
-        **fields,
+        last_activity=last_activity,
     )
 
 

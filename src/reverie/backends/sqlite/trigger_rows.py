@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,7 +42,7 @@ class TriggerRows:
         self._after: dict[Key, Trigger | None] = {}
         self.enabled: frozenset[str] = frozenset(decode_json(enabled))
         """The types whose triggers run."""
-        self._statuses: Counter[tuple[str, TriggerStatus]] = Counter()
+        self._statuses: defaultdict[tuple[str, TriggerStatus], int] = defaultdict(int)
         """(type, status) → how many triggers more are in this status."""
         self._counted: dict[str, TypeStatistics] = {}
         """By type: what the moves add to its statistics."""
@@ -61,7 +61,9 @@ class TriggerRows:
     def forget_old(self, limit: int) -> None:
         """Remove at most `limit` triggers whose last run ended long ago."""
         rows = self._step.rows(SQL["forget_triggers"], {"now": self._step.now, "limit": limit})
-        self._statuses.subtract((task_type, "pending") for task_type, is_pending in rows if is_pending)
+        for task_type, is_pending in rows:
+            if is_pending:
+                self._statuses[task_type, "pending"] -= 1
 
     def write(self) -> None:
         """Write the changed triggers and the statistics of their types, and wake the clocks if it is news."""

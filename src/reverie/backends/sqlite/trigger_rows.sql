@@ -5,8 +5,8 @@ SELECT (
     SELECT json_group_array(json_array(
       t.task_type, t.user_key, t.user_id, t.device_id, t.agent_id, t.interval_ms, t.ttl_ms, t.created_at_epoch,
       t.scheduled_at_epoch, t.anchor_epoch, t.last_activity_epoch,
-      json(iif(t.touched, 'true', 'false')), t.item_user_id, t.item_id, t.fired_at_epoch, t.ended, t.expires_at_epoch,
-      t.retry_count, t.last_exec_epoch, t.previous_run_epoch
+      iif(t.touched, json('true'), json('false')), t.item_user_id, t.item_id, t.fired_at_epoch, t.ended,
+      t.expires_at_epoch, t.retry_count, t.last_exec_epoch, t.previous_run_epoch
     ))
     FROM json_each(:keys) AS given CROSS JOIN trigger_tasks AS t
       ON t.task_type = given.value ->> 0 AND t.user_key = given.value ->> 1
