@@ -266,7 +266,7 @@ class TriggerStore(Protocol):
     async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
     ) -> list[TriggerState]:
-        """The trigger of a user key; or without one those of the type, by user key, which come after `after`."""
+        """The triggers of a type by user key, those after `after`; or only the one of `user_key`."""
         ...
 
     async def statistics(self) -> list[TypeStatistics]:
