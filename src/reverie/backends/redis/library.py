@@ -37,7 +37,7 @@ COMMON = (
     "plain",
     "places",
     "uniques",
-    "tasks",
+    "trigger_hashes",
     "ends",
     "limits",
     "submit",
