@@ -501,6 +501,39 @@ async def test_a_scheduled_run_can_be_cancelled(bench: Bench) -> None:
     assert await bench.backend.triggers.touch([activity()]) == [True]
 
 
+# -- messages that were there before -----------------------------------------------------------------
+
+
+async def test_a_run_whose_message_has_ended_before_ends_with_it(bench: Bench) -> None:
+    await fired(bench)
+    await run(bench)
+    ended = (await state(bench)).last_exec
+    await bench.backend.triggers.control(RunTrigger(activity()))
+    (again,) = (await due(bench)).triggers
+    made = firing(msgspec.structs.replace(again, scheduled_at=ended))  # the id of the run before
+    made = msgspec.structs.replace(made, trigger=again)
+    bench.clock.advance(1)
+    assert await bench.backend.triggers.fire([made]) == [True]
+    assert await bench.claim(TYPE) == []
+    found = await state(bench)
+    assert (found.status, found.last_exec) == ("completed", bench.clock.now())
+
+
+async def test_a_message_of_someone_else_holds_up_no_trigger(bench: Bench) -> None:
+    await ready(bench)
+    await bench.backend.triggers.touch([activity()])
+    bench.clock.advance(10)
+    (one,) = (await due(bench)).triggers
+    made = firing(one)
+    await bench.queue.submit([Message(user_id="ann", label="other", item_id=made.message.item_id)])
+    assert await bench.backend.triggers.fire([made]) == [True]
+    assert (await state(bench)).status == "failed"
+    (found,) = await bench.backend.triggers.statistics()
+    assert (found.fired, found.runs, found.failures, found.running) == (1, 1, 1, 0)
+    assert found.last_error == "its message was known already"
+    assert ids(await bench.claim("other")) == [made.message.item_id]
+
+
 # -- dependence, statistics, waking ------------------------------------------------------------------
 
 
@@ -550,6 +583,27 @@ async def test_who_waits_is_woken_by_an_earlier_due_time(bench: Bench) -> None:
     await ready(bench)
     waiting = await started(bench.queue.wait((TRIGGERS,), bench.clock.now() + 3_600_000))
     await bench.backend.triggers.touch([activity()])
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_who_waits_is_woken_by_a_run_that_moves_to_an_earlier_time(bench: Bench) -> None:
+    await ready(bench)
+    await bench.backend.triggers.touch([activity(interval_ms=3_600_000)])
+    async with asyncio.timeout(10):
+        await bench.queue.wait((TRIGGERS,), None)  # what happened before
+    waiting = await started(bench.queue.wait((TRIGGERS,), None))
+    assert await bench.backend.triggers.touch([activity(debounce=True)]) == [False]
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_who_waits_is_woken_by_a_newer_configuration(bench: Bench) -> None:
+    await bench.backend.triggers.put([definition(enabled=False)])
+    async with asyncio.timeout(10):
+        await bench.queue.wait((TRIGGERS,), None)  # what happened before
+    waiting = await started(bench.queue.wait((TRIGGERS,), None))
+    await bench.backend.triggers.put([definition(version=2)])
     async with asyncio.timeout(10):
         await waiting
 
