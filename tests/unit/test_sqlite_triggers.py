@@ -351,6 +351,8 @@ async def test_the_end_of_a_run_that_nobody_noted(path: str, clock: ManualClock)
     }
     assert found["ann"].last_exec == clock.now()
     assert found["cem"].scheduled_at == clock.now() + 1000
+    (touched,) = await backend.queue.written(lambda step: step.rows("SELECT sum(touched) FROM trigger_tasks"))
+    assert touched == (0,), "what was touched is scheduled instead"
     (counted,) = await backend.triggers.statistics()
     assert (counted.pending, counted.running) == (1, 1)
     clock.advance(DAY_S)

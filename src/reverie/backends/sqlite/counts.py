@@ -65,7 +65,7 @@ def count_if_needed(connection: apsw.Connection) -> None:
 
 
 def count_anew(connection: apsw.Connection) -> None:
-    """Make counts, and the tasks of triggers, what the messages say.
+    """Make counts, and triggers, what the messages say.
 
     What was ever completed stays, as far as it was counted.
     """
