@@ -147,7 +147,7 @@ async def _fire(scheduler: AsyncScheduler, count: int) -> int:
     began = time.perf_counter()
     while fired < count:
         due = await triggers.clock.fire_due(types)
-        fired += len(due.tasks) if due is not None else 0
+        fired += len(due.triggers) if due is not None else 0
     return round(count / (time.perf_counter() - began))
 
 

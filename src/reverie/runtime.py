@@ -187,7 +187,7 @@ class Runtime:
         while True:
             due = await self.triggers.clock.fire_due()
             await self.worker.drain()
-            if due is None or not due.tasks:
+            if due is None or not due.triggers:
                 return
 
     @property
@@ -246,7 +246,7 @@ class Runtime:
     def _look_again(self) -> None:
         """A handler was added: there may be more to claim and to fire."""
         self.worker.more_room()
-        self.triggers.clock.look()
+        self.triggers.look_again()
 
     def _register_trigger(self, label: str, function: Callable[[Message], Any], task: TaskSettings) -> None:
         self.registry.add(label, function, options=trigger_options(task))

@@ -14,11 +14,11 @@ from reverie.backends.triggers import (
     GLOBAL_KEY,
     TRIGGERS,
     Activity,
-    CancelTask,
+    CancelTrigger,
     Definition,
     Due,
     Firing,
-    RunTask,
+    RunTrigger,
     SwitchType,
 )
 from reverie.message import Message
@@ -62,12 +62,12 @@ def firing(task, **fields) -> Firing:
         user_key=task.user_key,
         info={"device_id": task.device_id, "agent_id": task.agent_id},
     )
-    return Firing(task=task, message=fields.pop("message", message), **fields)
+    return Firing(trigger=task, message=fields.pop("message", message), **fields)
 
 
 async def fire(bench: Bench, *types: str, **fields) -> list[bool]:
     found = await due(bench, *types)
-    return await bench.backend.triggers.fire([firing(task, **fields) for task in found.tasks])
+    return await bench.backend.triggers.fire([firing(task, **fields) for task in found.triggers])
 
 
 async def run(bench: Bench, task_type: str = TYPE, move: Move = Move.COMPLETE, **fields) -> list[str]:
@@ -78,12 +78,12 @@ async def run(bench: Bench, task_type: str = TYPE, move: Move = Move.COMPLETE, *
 
 
 async def state(bench: Bench, user: str = "ann", task_type: str = TYPE):
-    found = await bench.backend.triggers.tasks(task_type, f"{user}:phone:bot")
+    found = await bench.backend.triggers.states(task_type, f"{user}:phone:bot")
     return found[0] if found else None
 
 
 async def global_state(bench: Bench, task_type: str):
-    (found,) = await bench.backend.triggers.tasks(task_type, GLOBAL_KEY)
+    (found,) = await bench.backend.triggers.states(task_type, GLOBAL_KEY)
     return found
 
 
@@ -99,7 +99,7 @@ async def test_the_first_activity_schedules_a_run(bench: Bench) -> None:
     assert found.scheduled_at == now + 10_000
     assert (found.user_id, found.device_id, found.agent_id) == ("ann", "phone", "bot")
     assert (found.retry_count, found.item_id, found.last_exec) == (0, None, None)
-    assert await due(bench) == Due(now=now, tasks=[], next_due=now + 10_000)
+    assert await due(bench) == Due(now=now, triggers=[], next_due=now + 10_000)
 
 
 async def test_more_activity_only_says_when_it_was(bench: Bench) -> None:
@@ -133,7 +133,7 @@ async def test_users_and_types_have_tasks_of_their_own(bench: Bench) -> None:
     await ready(bench, TYPE, "embedding_refresh")
     batch = [activity(), activity("bob"), activity(task_type="embedding_refresh"), activity()]
     assert await bench.backend.triggers.touch(batch) == [True, True, True, False]
-    assert [t.user_key for t in await bench.backend.triggers.tasks(TYPE)] == [
+    assert [t.user_key for t in await bench.backend.triggers.states(TYPE)] == [
         "ann:phone:bot",
         "bob:phone:bot",
     ]
@@ -149,7 +149,7 @@ async def test_tasks_come_by_pages(bench: Bench) -> None:
     await ready(bench)
     await bench.backend.triggers.touch([activity(f"u{n:02}") for n in range(7)])
     seen, after = [], ""
-    while page := await bench.backend.triggers.tasks(TYPE, after=after, limit=3):
+    while page := await bench.backend.triggers.states(TYPE, after=after, limit=3):
         seen += [task.user_id for task in page]
         after = page[-1].user_key
     assert seen == [f"u{n:02}" for n in range(7)]
@@ -164,29 +164,29 @@ async def test_a_due_task_becomes_one_message(bench: Bench) -> None:
     assert await fire(bench) == []
     bench.clock.advance(10)
     found = await due(bench)
-    assert [(t.user_key, t.scheduled_at, t.anchor) for t in found.tasks] == [
+    assert [(t.user_key, t.scheduled_at, t.anchor) for t in found.triggers] == [
         ("ann:phone:bot", bench.clock.now(), bench.clock.now())
     ]
-    assert (found.tasks[0].user_id, found.tasks[0].device_id, found.tasks[0].agent_id) == (
+    assert (found.triggers[0].user_id, found.triggers[0].device_id, found.triggers[0].agent_id) == (
         "ann",
         "phone",
         "bot",
     )
-    assert await bench.backend.triggers.fire([firing(found.tasks[0])]) == [True]
+    assert await bench.backend.triggers.fire([firing(found.triggers[0])]) == [True]
     running = await state(bench)
     assert (running.status, running.scheduled_at) == ("running", None)
     (claim,) = await bench.claim(TYPE)
     assert claim.message.item_id == running.item_id
     assert claim.message.info == {"device_id": "phone", "agent_id": "bot"}
     assert claim.message.user_key == "ann:phone:bot"
-    assert (await due(bench)).tasks == []
+    assert (await due(bench)).triggers == []
 
 
 async def test_whoever_is_late_fires_nothing(bench: Bench) -> None:
     await ready(bench)
     await bench.backend.triggers.touch([activity()])
     bench.clock.advance(10)
-    (task,) = (await due(bench)).tasks
+    (task,) = (await due(bench)).triggers
     both = await asyncio.gather(*(bench.backend.triggers.fire([firing(task)]) for _ in range(5)))
     assert sorted(both) == [[False]] * 4 + [[True]]
     await run(bench)
@@ -199,7 +199,7 @@ async def test_a_task_that_was_moved_since_is_not_fired(bench: Bench) -> None:
     moving = activity(debounce=True)
     await bench.backend.triggers.touch([moving])
     bench.clock.advance(10)
-    (task,) = (await due(bench)).tasks
+    (task,) = (await due(bench)).triggers
     await bench.backend.triggers.touch([moving])
     assert await bench.backend.triggers.fire([firing(task)]) == [False]
 
@@ -212,17 +212,17 @@ async def test_those_due_longest_come_first_and_at_most_so_many(bench: Bench) ->
         bench.clock.advance(1)
     bench.clock.advance(20)
     found = await due(bench, TYPE, "other", limit=3)
-    assert [task.user_id for task in found.tasks] == ["u0", "u1", "u2"]
+    assert [task.user_id for task in found.triggers] == ["u0", "u1", "u2"]
     assert found.next_due == first + 3000 + 10_000
     everything = await due(bench, TYPE, "other")
-    assert (len(everything.tasks), everything.next_due) == (5, None)
+    assert (len(everything.triggers), everything.next_due) == (5, None)
 
 
 async def test_types_that_nobody_asks_for_are_left_alone(bench: Bench) -> None:
     await ready(bench, TYPE, "other")
     await bench.backend.triggers.touch([activity(), activity(task_type="other")])
     bench.clock.advance(10)
-    assert [task.task_type for task in (await due(bench, "other")).tasks] == ["other"]
+    assert [task.task_type for task in (await due(bench, "other")).triggers] == ["other"]
     assert (await due(bench, "strange")).next_due is None
 
 
@@ -339,7 +339,7 @@ async def test_many_end_at_once(bench: Bench) -> None:
     users = [f"u{n}" for n in range(50)]
     await fired(bench, *users)
     await run(bench)
-    found = await bench.backend.triggers.tasks(TYPE)
+    found = await bench.backend.triggers.states(TYPE)
     assert {task.status for task in found} == {"completed"}
     assert len(found) == 50
 
@@ -361,7 +361,7 @@ async def test_a_schedule_goes_from_due_time_to_due_time(bench: Bench) -> None:
     for n in range(1, 4):
         assert (await due(bench, "data_cleanup")).next_due == start + 5000 * n
         bench.clock.advance(5)
-        (task,) = (await due(bench, "data_cleanup")).tasks
+        (task,) = (await due(bench, "data_cleanup")).triggers
         assert (task.user_key, task.user_id, task.anchor) == (GLOBAL_KEY, None, start + 5000 * n)
         following = start + 5000 * (n + 1)
         assert await fire(bench, "data_cleanup", next_at=following, next_anchor=following) == [True]
@@ -376,9 +376,9 @@ async def test_it_is_not_due_while_it_runs(bench: Bench) -> None:
     bench.clock.advance(1)
     await fire(bench, "data_cleanup", next_at=start + 2000, next_anchor=start + 2000)
     bench.clock.advance(5)
-    assert (await due(bench, "data_cleanup")).tasks == []
+    assert (await due(bench, "data_cleanup")).triggers == []
     await run(bench, "data_cleanup")
-    (task,) = (await due(bench, "data_cleanup")).tasks
+    (task,) = (await due(bench, "data_cleanup")).triggers
     assert task.scheduled_at == start + 2000
 
 
@@ -390,7 +390,7 @@ async def test_a_due_time_can_be_skipped(bench: Bench) -> None:
     ]
     assert await bench.claim("data_cleanup") == []
     bench.clock.advance(1)
-    (task,) = (await due(bench, "data_cleanup")).tasks
+    (task,) = (await due(bench, "data_cleanup")).triggers
     assert (task.scheduled_at, task.anchor) == (start + 1000, start + 900)
     (statistics,) = await bench.backend.triggers.statistics()
     assert (statistics.skipped, statistics.fired) == (1, 0)
@@ -444,15 +444,15 @@ async def test_a_person_switches_a_type_off_and_on(bench: Bench) -> None:
     control = bench.backend.triggers.control
     await bench.backend.triggers.touch([activity()])
     bench.clock.advance(10)
-    (task,) = (await due(bench)).tasks
+    (task,) = (await due(bench)).triggers
     assert await control(SwitchType(TYPE, enabled=False))
-    assert (await due(bench)).tasks == []
+    assert (await due(bench)).triggers == []
     assert await bench.backend.triggers.fire([firing(task)]) == [False]
     assert await bench.backend.triggers.touch([activity("bob")]) == [False]
     (known,) = await bench.backend.triggers.put([definition()])
     assert (known.enabled, known.differs) == (False, False), "what a person has set outlives a restart"
     assert await control(SwitchType(TYPE, enabled=True))
-    assert len((await due(bench)).tasks) == 1
+    assert len((await due(bench)).triggers) == 1
     assert not await control(SwitchType("unknown", enabled=True))
     await control(SwitchType(TYPE, enabled=False))
     (known,) = await bench.backend.triggers.put([definition(version=2)])
@@ -465,28 +465,28 @@ async def test_a_person_switches_a_type_off_and_on(bench: Bench) -> None:
 async def test_a_run_can_be_had_now(bench: Bench) -> None:
     await ready(bench)
     control = bench.backend.triggers.control
-    assert await control(RunTask(activity()))
+    assert await control(RunTrigger(activity()))
     await bench.backend.triggers.touch([activity("bob")])
-    assert await control(RunTask(activity("bob")))
-    found = (await due(bench)).tasks
+    assert await control(RunTrigger(activity("bob")))
+    found = (await due(bench)).triggers
     assert [(task.user_id, task.last_item_id) for task in found] == [("ann", None), ("bob", None)]
     assert all(await fire(bench))
-    assert await control(RunTask(activity()))
+    assert await control(RunTrigger(activity()))
     await run(bench)
     again = await state(bench)
     assert again.status == "pending"
     bench.clock.advance(10)
-    assert [task.last_item_id for task in (await due(bench)).tasks] == [again.item_id]
+    assert [task.last_item_id for task in (await due(bench)).triggers] == [again.item_id]
     assert (await state(bench, "bob")).status == "completed"
-    assert not await control(RunTask(activity(task_type="unknown")))
+    assert not await control(RunTrigger(activity(task_type="unknown")))
 
 
 async def test_a_schedule_goes_on_after_a_run_now(bench: Bench) -> None:
     start = bench.clock.now()
     await bench.backend.triggers.put([definition("data_cleanup", first_due=start + 60_000)])
-    now = RunTask(activity(task_type="data_cleanup", user_key=GLOBAL_KEY))
+    now = RunTrigger(activity(task_type="data_cleanup", user_key=GLOBAL_KEY))
     assert await bench.backend.triggers.control(now)
-    (task,) = (await due(bench, "data_cleanup")).tasks
+    (task,) = (await due(bench, "data_cleanup")).triggers
     assert (task.scheduled_at, task.anchor) == (start, start + 60_000)
 
 
@@ -494,11 +494,44 @@ async def test_a_scheduled_run_can_be_cancelled(bench: Bench) -> None:
     await ready(bench)
     control = bench.backend.triggers.control
     await bench.backend.triggers.touch([activity()])
-    assert await control(CancelTask(TYPE, "ann:phone:bot"))
-    assert not await control(CancelTask(TYPE, "ann:phone:bot"))
+    assert await control(CancelTrigger(TYPE, "ann:phone:bot"))
+    assert not await control(CancelTrigger(TYPE, "ann:phone:bot"))
     assert await state(bench) is None
     assert (await due(bench)).next_due is None
     assert await bench.backend.triggers.touch([activity()]) == [True]
+
+
+# -- messages that were there before -----------------------------------------------------------------
+
+
+async def test_a_run_whose_message_has_ended_before_ends_with_it(bench: Bench) -> None:
+    await fired(bench)
+    await run(bench)
+    ended = (await state(bench)).last_exec
+    await bench.backend.triggers.control(RunTrigger(activity()))
+    (again,) = (await due(bench)).triggers
+    made = firing(msgspec.structs.replace(again, scheduled_at=ended))  # the id of the run before
+    made = msgspec.structs.replace(made, trigger=again)
+    bench.clock.advance(1)
+    assert await bench.backend.triggers.fire([made]) == [True]
+    assert await bench.claim(TYPE) == []
+    found = await state(bench)
+    assert (found.status, found.last_exec) == ("completed", bench.clock.now())
+
+
+async def test_a_message_of_someone_else_holds_up_no_trigger(bench: Bench) -> None:
+    await ready(bench)
+    await bench.backend.triggers.touch([activity()])
+    bench.clock.advance(10)
+    (one,) = (await due(bench)).triggers
+    made = firing(one)
+    await bench.queue.submit([Message(user_id="ann", label="other", item_id=made.message.item_id)])
+    assert await bench.backend.triggers.fire([made]) == [True]
+    assert (await state(bench)).status == "failed"
+    (found,) = await bench.backend.triggers.statistics()
+    assert (found.fired, found.runs, found.failures, found.running) == (1, 1, 1, 0)
+    assert found.last_error == "its message was known already"
+    assert ids(await bench.claim("other")) == [made.message.item_id]
 
 
 # -- dependence, statistics, waking ------------------------------------------------------------------
@@ -509,21 +542,23 @@ async def test_a_task_waits_for_those_it_depends_on(bench: Bench) -> None:
     depends_on = {"second": ("first",)}
     await bench.backend.triggers.touch([activity(task_type="second")])
     bench.clock.advance(10)
-    assert len((await due(bench, "second", **depends_on)).tasks) == 1, "nothing else is scheduled"
+    assert len((await due(bench, "second", **depends_on)).triggers) == 1, "nothing else is scheduled"
     await bench.backend.triggers.touch([activity(task_type="first")])
-    assert await due(bench, "second", **depends_on) == Due(now=bench.clock.now(), tasks=[], next_due=None)
+    assert await due(bench, "second", **depends_on) == Due(now=bench.clock.now(), triggers=[], next_due=None)
     bench.clock.advance(10)
     assert await fire(bench, "first") == [True]
-    assert (await due(bench, "second", **depends_on)).tasks == []
+    assert (await due(bench, "second", **depends_on)).triggers == []
     await run(bench, "first")
-    assert len((await due(bench, "second", **depends_on)).tasks) == 1
+    assert len((await due(bench, "second", **depends_on)).triggers) == 1
     await bench.backend.triggers.touch([activity(task_type="first")])
-    assert len((await due(bench, "second", **depends_on)).tasks) == 1, "it has ended well since the last run"
+    assert len((await due(bench, "second", **depends_on)).triggers) == 1, (
+        "it has ended well since the last run"
+    )
     await fire(bench, "second")
     await run(bench, "second")
     await bench.backend.triggers.touch([activity(task_type="second")])
     bench.clock.advance(10)
-    assert (await due(bench, "second", **depends_on)).tasks == []
+    assert (await due(bench, "second", **depends_on)).triggers == []
 
 
 async def test_statistics_of_a_type(bench: Bench) -> None:
@@ -552,6 +587,27 @@ async def test_who_waits_is_woken_by_an_earlier_due_time(bench: Bench) -> None:
         await waiting
 
 
+async def test_who_waits_is_woken_by_a_run_that_moves_to_an_earlier_time(bench: Bench) -> None:
+    await ready(bench)
+    await bench.backend.triggers.touch([activity(interval_ms=3_600_000)])
+    async with asyncio.timeout(10):
+        await bench.queue.wait((TRIGGERS,), None)  # what happened before
+    waiting = await started(bench.queue.wait((TRIGGERS,), None))
+    assert await bench.backend.triggers.touch([activity(debounce=True)]) == [False]
+    async with asyncio.timeout(10):
+        await waiting
+
+
+async def test_who_waits_is_woken_by_a_newer_configuration(bench: Bench) -> None:
+    await bench.backend.triggers.put([definition(enabled=False)])
+    async with asyncio.timeout(10):
+        await bench.queue.wait((TRIGGERS,), None)  # what happened before
+    waiting = await started(bench.queue.wait((TRIGGERS,), None))
+    await bench.backend.triggers.put([definition(version=2)])
+    async with asyncio.timeout(10):
+        await waiting
+
+
 async def test_who_waits_is_woken_by_the_end_of_a_run(bench: Bench) -> None:
     await fired(bench)
     claims = await bench.claim(TYPE)
@@ -573,6 +629,6 @@ async def test_ids_of_any_kind_do_not_collide(bench: Bench) -> None:
     assert await bench.backend.triggers.touch(strange) == [True] * 5
     bench.clock.advance(10)
     found = await due(bench, TYPE, "a:b", "a")
-    assert {(task.task_type, task.user_key) for task in found.tasks} == {
+    assert {(task.task_type, task.user_key) for task in found.triggers} == {
         (one.task_type, one.user_key) for one in strange
     }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from reverie.testing import ManualClock
 
-FILES = ("claim", "settle", "advance", "submit", "lanes", "views", "attempts", "tasks", "triggers")
+FILES = ("claim", "settle", "advance", "submit", "lanes", "views", "attempts", "trigger_rows", "triggers")
 PARTS = {"add_lanes", "fill_lanes", "insert_messages", "filter", *READS}
 """What is no whole statement; `statements` has what is made of them."""
 ALLOWED = {
@@ -76,8 +76,8 @@ async def file(tmp_path: Path, clock: ManualClock) -> Iterator[apsw.Connection]:
     due = await backend.triggers.due({"work": ()}, 500)
     await backend.triggers.fire(
         [
-            Firing(task=task, message=Message(user_id="u", label="work", user_key=task.user_key))
-            for task in due.tasks
+            Firing(trigger=task, message=Message(user_id="u", label="work", user_key=task.user_key))
+            for task in due.triggers
         ]
     )
     await backend.close()

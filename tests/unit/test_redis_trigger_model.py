@@ -14,10 +14,10 @@ from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, 
 from reverie.backends.triggers import (
     GLOBAL_KEY,
     Activity,
-    CancelTask,
+    CancelTrigger,
     Definition,
     Firing,
-    RunTask,
+    RunTrigger,
     SwitchType,
 )
 from reverie.message import Message
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from reverie.backends.moves import Claim
-    from reverie.backends.triggers import DueTask
+    from reverie.backends.triggers import DueTrigger
 
 DEPENDS_ON = {"a": (), "b": ("a",), "c": ("b", "a"), "p": (), "q": ("p",)}
 """Types of users, and two of nobody."""
@@ -66,7 +66,7 @@ class Twins:
             max_wait_ms=choose([None, 4000]),
         )
 
-    def firing(self, task: DueTask) -> Firing:
+    def firing(self, task: DueTrigger) -> Firing:
         self.runs += 1
         next_at = None if task.user_key else task.anchor + 3000
         made = Message(
@@ -77,7 +77,7 @@ class Twins:
             user_key=task.user_key,
         )
         skipped = next_at is not None and self.random.random() < 0.2
-        return Firing(task=task, message=None if skipped else made, next_at=next_at, next_anchor=next_at)
+        return Firing(trigger=task, message=None if skipped else made, next_at=next_at, next_anchor=next_at)
 
     async def put(self) -> None:
         choose = self.random.choice
@@ -106,7 +106,7 @@ class Twins:
         limit = self.random.choice([0, 1, 2, 100])
         types = {name: DEPENDS_ON[name] for name in names}
         due = await self.ask(lambda backend: backend.triggers.due(types, limit))
-        firings = [self.firing(task) for task in due.tasks]
+        firings = [self.firing(task) for task in due.triggers]
         for _ in range(2):  # the second time it is too late
             await self.ask(lambda backend: backend.triggers.fire(firings))
 
@@ -132,9 +132,9 @@ class Twins:
         choose, one = self.random.choice, self.activity()
         command = choose(
             [
-                RunTask(one),
-                RunTask(msgspec.structs.replace(one, task_type=choose("pq"), user_key=GLOBAL_KEY)),
-                CancelTask(one.task_type, one.user_key),
+                RunTrigger(one),
+                RunTrigger(msgspec.structs.replace(one, task_type=choose("pq"), user_key=GLOBAL_KEY)),
+                CancelTrigger(one.task_type, one.user_key),
                 SwitchType(choose("abcpqx"), enabled=choose([True, True, False])),
             ]
         )
@@ -146,7 +146,7 @@ class Twins:
 
     async def compare(self) -> None:
         for name in DEPENDS_ON:
-            await self.ask(lambda backend, name=name: backend.triggers.tasks(name))
+            await self.ask(lambda backend, name=name: backend.triggers.states(name))
         await self.ask(lambda backend: backend.triggers.statistics())
         await self.ask(lambda backend: backend.triggers.types())
 

@@ -12,11 +12,11 @@ from reverie.backends.redis.keys import Keys
 from reverie.backends.triggers import (
     GLOBAL_KEY,
     Activity,
-    CancelTask,
+    CancelTrigger,
     Definition,
-    DueTask,
+    DueTrigger,
     Firing,
-    RunTask,
+    RunTrigger,
     SwitchType,
 )
 from reverie.errors import BackendUnavailableError
@@ -40,7 +40,7 @@ def activity(user: str = "ann", task_type: str = TYPE, **fields) -> Activity:
     return Activity(task_type=task_type, **{**whose, "interval_ms": 10_000, **fields})
 
 
-def firing(task: DueTask, *, next_at: int | None = None, **fields) -> Firing:
+def firing(task: DueTrigger, *, next_at: int | None = None, **fields) -> Firing:
     made = Message(
         user_id=task.user_id or "_system",
         label=task.task_type,
@@ -48,12 +48,12 @@ def firing(task: DueTask, *, next_at: int | None = None, **fields) -> Firing:
         user_key=task.user_key,
     )
     made = msgspec.structs.replace(made, **fields)
-    return Firing(task=task, message=made, next_at=next_at, next_anchor=next_at)
+    return Firing(trigger=task, message=made, next_at=next_at, next_anchor=next_at)
 
 
-async def due(bench: Bench, *types: str, **depends_on) -> list[DueTask]:
+async def due(bench: Bench, *types: str, **depends_on) -> list[DueTrigger]:
     wanted = {name: depends_on.get(name, ()) for name in types or (TYPE,)}
-    return (await bench.backend.triggers.due(wanted, 100)).tasks
+    return (await bench.backend.triggers.due(wanted, 100)).triggers
 
 
 async def fire(bench: Bench, *types: str, **fields) -> None:
@@ -203,7 +203,7 @@ async def test_milliseconds_are_kept(bench: Bench) -> None:
     for n, ms in enumerate([1, 10, 100, 250, 999, 1000]):
         user = f"u{n}"
         await bench.backend.triggers.touch([activity(user, interval_ms=ms)])
-        (state,) = await bench.backend.triggers.tasks(TYPE, f"{user}:phone:bot")
+        (state,) = await bench.backend.triggers.states(TYPE, f"{user}:phone:bot")
         assert (state.created_at, state.scheduled_at) == (NOW, NOW + ms)
         written.append(texts(bench, "task", TYPE, f"{user}:phone:bot")["scheduled_at"])
     second = NOW // 1000
@@ -214,7 +214,7 @@ async def test_milliseconds_are_kept(bench: Bench) -> None:
     await fire(bench)
     bench.clock.advance(0.123)
     await bench.settle(*await bench.claim(TYPE))
-    (state,) = await bench.backend.triggers.tasks(TYPE, "u0:phone:bot")
+    (state,) = await bench.backend.triggers.states(TYPE, "u0:phone:bot")
     assert state.last_exec == NOW + 373
     (found,) = await bench.backend.triggers.statistics()
     assert (found.last_run_at, found.max_lateness_ms) == (NOW + 373, 249)
@@ -235,7 +235,7 @@ async def test_only_what_is_finished_expires(bench: Bench) -> None:
     await touched(bench, "ann", ttl_ms=100_000_000)
     await bench.backend.triggers.touch([activity("bob", interval_ms=300_000_000)])
     bench.clock.advance(10)
-    await bench.backend.triggers.control(RunTask(activity("bob")))
+    await bench.backend.triggers.control(RunTrigger(activity("bob")))
     own = [name(bench, "task", TYPE, f"{user}:phone:bot") for user in ("ann", "bob")]
     await fire(bench)
     assert [bench.server.ttl(key) for key in own] == [-1, -1]
@@ -245,7 +245,7 @@ async def test_only_what_is_finished_expires(bench: Bench) -> None:
     assert [round(bench.server.ttl(key), -2) for key in last] == [DAY_S, 300_000]
     await bench.backend.triggers.touch([activity("ann")])
     assert bench.server.ttl(own[0]) == -1
-    await bench.backend.triggers.control(CancelTask(TYPE, ANN))
+    await bench.backend.triggers.control(CancelTrigger(TYPE, ANN))
     assert round(bench.server.ttl(own[0]), -2) == DAY_S
 
 
@@ -255,7 +255,7 @@ async def test_what_is_finished_is_forgotten_by_the_clock_of_the_queue(bench: Be
     await bench.backend.triggers.touch([activity("bob")])
     bench.clock.advance(DAY_S)
     assert [task.user_id for task in await due(bench)] == ["bob"]
-    assert [task.user_id for task in await bench.backend.triggers.tasks(TYPE)] == ["bob"]
+    assert [task.user_id for task in await bench.backend.triggers.states(TYPE)] == ["bob"]
     assert not any("ann" in key for key in key_names(bench))
     assert queued(bench, kind="finished") == []
 
@@ -266,13 +266,13 @@ async def test_what_has_expired_leaves_the_list(bench: Bench) -> None:
     await bench.settle(*await bench.claim(TYPE))
     for user in users[:9]:
         bench.server.delete(name(bench, "task", TYPE, f"{user}:phone:bot"))
-    assert [task.user_id for task in await bench.backend.triggers.tasks(TYPE, limit=1)] == ["u9"]
+    assert [task.user_id for task in await bench.backend.triggers.states(TYPE, limit=1)] == ["u9"]
     assert bench.server.zcard(name(bench, "tasks", TYPE)) == 1
 
 
 async def test_what_is_cancelled_before_it_ever_ran_leaves_no_key(bench: Bench) -> None:
     await touched(bench)
-    assert await bench.backend.triggers.control(CancelTask(TYPE, ANN))
+    assert await bench.backend.triggers.control(CancelTrigger(TYPE, ANN))
     assert key_names(bench) == set()
     (found,) = await bench.backend.triggers.statistics()
     assert (found.pending, found.running) == (0, 0)
@@ -314,7 +314,7 @@ async def test_it_goes_with_a_run_that_ends_without_starting(bench: Bench) -> No
     (found,) = await bench.backend.triggers.statistics()
     assert found.last_error == "dependency: first failed"
     bench.clock.advance(1)
-    await bench.backend.triggers.control(RunTask(activity()))
+    await bench.backend.triggers.control(RunTrigger(activity()))
     await fire(bench, deadline=within(12))
     assert has_lock(bench)
     bench.clock.advance(1)
@@ -352,7 +352,7 @@ async def test_it_comes_back_when_that_is_cancelled_or_counts_no_more(bench: Ben
         await bench.backend.triggers.touch([activity(task_type=kind) for kind in ("first", "second")])
     bench.clock.advance(10)
     assert await due(bench, "second", second=("first",)) == []
-    await bench.backend.triggers.control(CancelTask("first", ANN))
+    await bench.backend.triggers.control(CancelTrigger("first", ANN))
     assert len(await due(bench, "second", second=("first",))) == 1
     await bench.backend.triggers.touch([activity(task_type="first")])
     assert await due(bench, "second", second=("first",)) == []
@@ -372,10 +372,10 @@ async def test_many_that_wait_for_others_are_looked_at_once() -> None:
             await store.touch([activity("free", "second")])
             bench.clock.advance(10)
             looks = 1
-            while not (found := await store.due(types, 10)).tasks:
+            while not (found := await store.due(types, 10)).triggers:
                 looks += 1
                 assert found.next_due <= found.now, "there is more to look at"
-            assert ([task.user_id for task in found.tasks], looks) == (["free"], 3)
+            assert ([task.user_id for task in found.triggers], looks) == (["free"], 3)
             assert await bench.cost(store.due(types, 10)) < 20
 
 
@@ -439,7 +439,7 @@ async def test_a_run_whose_message_is_known_cannot_hold_up_its_task(bench: Bench
     """Its end was written before, and comes no second time."""
     await fired(bench)
     await bench.settle(*await bench.claim(TYPE))
-    await bench.backend.triggers.control(RunTask(activity()))
+    await bench.backend.triggers.control(RunTrigger(activity()))
     assert await bench.backend.triggers.fire([firing(task) for task in await due(bench)]) == [True]
     assert await bench.claim(TYPE) == []
     assert not has_lock(bench)
@@ -457,11 +457,11 @@ async def test_what_somebody_changes_by_hand_holds_up_nobody(bench: Bench, chang
         bench.server.hset(own, mapping={"interval": "soon"} if change == "spoil" else {"a": "b"})
     bench.clock.advance(10)
     found = await bench.backend.triggers.due({TYPE: ()}, 100)
-    assert [task.user_id for task in found.tasks] == (["ann", "bob"] if change == "spoil" else ["bob"])
+    assert [task.user_id for task in found.triggers] == (["ann", "bob"] if change == "spoil" else ["bob"])
     await fire(bench)
     await bench.settle(*await bench.claim(TYPE))
     again = await bench.backend.triggers.due({TYPE: ()}, 100)
-    assert (again.tasks, again.next_due) == ([], NOW + 20_000 if change == "move" else None)
+    assert (again.triggers, again.next_due) == ([], NOW + 20_000 if change == "move" else None)
     (counted,) = await bench.backend.triggers.statistics()
     assert (counted.pending, counted.running) == (change == "move", 0)
 
@@ -491,9 +491,9 @@ async def test_the_cost_does_not_grow_with_the_number_of_tasks() -> None:
                         await bench.cost(store.fire(firings)),
                         await bench.cost(claim()),
                         await bench.cost(bench.settle(*claims)),
-                        await bench.cost(store.tasks(TYPE, limit=5)),
+                        await bench.cost(store.states(TYPE, limit=5)),
                         await bench.cost(store.statistics()),
-                        await bench.cost(store.control(CancelTask(TYPE, "u3:phone:bot"))),
+                        await bench.cost(store.control(CancelTrigger(TYPE, "u3:phone:bot"))),
                     ]
                 )
     assert costs[0] == costs[1]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.backends.triggers import GLOBAL_KEY, DueTask
+from reverie.backends.triggers import GLOBAL_KEY, DueTrigger
 from reverie.base.clock import to_epoch_ms
 from reverie.triggers.plan import SYSTEM_USER, jitter_ms, plan
 from reverie.triggers.schedule import CronSchedule, PeriodicSchedule, schedule_of
@@ -92,10 +92,10 @@ def test_the_last_due_time_of_a_cron_expression() -> None:
 # -- what becomes of a due task ----------------------------------------------------------------------
 
 
-def task(anchor: int, scheduled_at: int | None = None, **fields) -> DueTask:
+def task(anchor: int, scheduled_at: int | None = None, **fields) -> DueTrigger:
     own = {"task_type": "t", "user_key": GLOBAL_KEY, "user_id": None, "device_id": None, "agent_id": None}
     moment = anchor if scheduled_at is None else scheduled_at
-    return DueTask(**(own | fields), scheduled_at=moment, anchor=anchor)
+    return DueTrigger(**(own | fields), scheduled_at=moment, anchor=anchor)
 
 
 def periodic(**fields) -> TaskSettings:

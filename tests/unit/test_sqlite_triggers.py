@@ -17,14 +17,14 @@ from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.sqlite import step as step_module
-from reverie.backends.sqlite.runs import write_runs
+from reverie.backends.sqlite.trigger_rows import write_runs
 from reverie.backends.triggers import (
     TRIGGERS,
     Activity,
-    CancelTask,
+    CancelTrigger,
     Definition,
     Firing,
-    RunTask,
+    RunTrigger,
     SwitchType,
 )
 from reverie.backends.views import StatusQuery
@@ -73,7 +73,7 @@ async def fire(backend: Backend, *types: str, limit: int = 100, **fields) -> lis
     return await backend.triggers.fire(
         [
             Firing(
-                task=task,
+                trigger=task,
                 message=Message(
                     user_id=task.user_id or "_system",
                     label=task.task_type,
@@ -82,7 +82,7 @@ async def fire(backend: Backend, *types: str, limit: int = 100, **fields) -> lis
                     **fields,
                 ),
             )
-            for task in due.tasks
+            for task in due.triggers
         ]
     )
 
@@ -100,7 +100,7 @@ async def fired(backend: SqliteBackend, clock: ManualClock, *users: str, **field
 
 async def both(backend: SqliteBackend) -> tuple[str, str]:
     """How the message of ann's run stands, and how her task."""
-    (task,) = await backend.triggers.tasks("first", "ann")
+    (task,) = await backend.triggers.states("first", "ann")
     page = await backend.views.read(StatusQuery(user_id="ann", item_id=task.item_id))
     return str(page.rows[0].status), task.status
 
@@ -130,7 +130,9 @@ async def act(backend: Backend, dice: random.Random, clock: ManualClock) -> obje
     if what == "skip":
         due = await triggers.due({"cron": ()}, 1)
         after = clock.now() + dice.randrange(3000)
-        skipped = [Firing(task=task, message=None, next_at=after, next_anchor=after) for task in due.tasks]
+        skipped = [
+            Firing(trigger=task, message=None, next_at=after, next_anchor=after) for task in due.triggers
+        ]
         return await triggers.fire(skipped)
     if what == "end":
         claims = sorted(await claim(backend, kind), key=lambda one: one.message.item_id)
@@ -144,7 +146,9 @@ async def act(backend: Backend, dice: random.Random, clock: ManualClock) -> obje
             [Definition(name="cron", fields=fields, enabled=True, version=version, first_due=due)]
         )
     switch = SwitchType(kind, enabled=dice.random() < 0.8)
-    return await triggers.control(dice.choice((CancelTask(mine.task_type, users[0]), RunTask(mine), switch)))
+    return await triggers.control(
+        dice.choice((CancelTrigger(mine.task_type, users[0]), RunTrigger(mine), switch))
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -161,7 +165,7 @@ async def test_it_does_what_the_model_does(path: str, seed: int) -> None:
         for backend, clock in zip(backends, clocks, strict=True):
             clock.advance(later)
             answers.append(await act(backend, random.Random(number), clock))
-            tasks = [await backend.triggers.tasks(name) for name in (*TYPES, "cron")]
+            tasks = [await backend.triggers.states(name) for name in (*TYPES, "cron")]
             states.append((tasks, await backend.triggers.statistics(), await backend.triggers.types()))
         assert answers[1] == answers[0]
         assert states[1] == states[0]
@@ -338,7 +342,7 @@ async def test_the_end_of_a_run_that_nobody_noted(path: str, clock: ManualClock)
     file.execute("UPDATE queue_counters SET turn = turn + 1")
     file.close()
     backend = await opened(path, clock)
-    found = {task.user_id: task for task in await backend.triggers.tasks("first")}
+    found = {task.user_id: task for task in await backend.triggers.states("first")}
     assert {user: task.status for user, task in found.items()} == {
         "ann": "completed",
         "bob": "failed",
@@ -347,23 +351,25 @@ async def test_the_end_of_a_run_that_nobody_noted(path: str, clock: ManualClock)
     }
     assert found["ann"].last_exec == clock.now()
     assert found["cem"].scheduled_at == clock.now() + 1000
+    (touched,) = await backend.queue.written(lambda step: step.rows("SELECT sum(touched) FROM trigger_tasks"))
+    assert touched == (0,), "what was touched is scheduled instead"
     (counted,) = await backend.triggers.statistics()
     assert (counted.pending, counted.running) == (1, 1)
     clock.advance(DAY_S)
     await backend.triggers.fire([])
-    assert [task.user_id for task in await backend.triggers.tasks("first")] == ["cem", "dan"]
+    assert [task.user_id for task in await backend.triggers.states("first")] == ["cem", "dan"]
     await backend.close()
 
 
 async def test_a_run_whose_message_has_ended_before_is_not_waited_for(
     backend: SqliteBackend, clock: ManualClock
 ) -> None:
-    await backend.triggers.control(RunTask(activity()))
+    await backend.triggers.control(RunTrigger(activity()))
     for _ in range(2):  # twice within one millisecond: the second has the id of the first
         assert await fire(backend) == [True]
         await end_by_settling(backend, clock, Move.COMPLETE)
         assert await both(backend) == ("completed", "completed")
-        await backend.triggers.control(RunTask(activity()))
+        await backend.triggers.control(RunTrigger(activity()))
 
 
 # -- waking ------------------------------------------------------------------------------------------
@@ -417,7 +423,7 @@ async def test_what_ended_long_ago_is_forgotten_in_portions(
     await backend.triggers.touch([activity(user, interval_ms=3 * DAY_S * 1000) for user in users[:10]])
 
     async def left() -> int:
-        return len(await backend.triggers.tasks("first", limit=1000))
+        return len(await backend.triggers.states("first", limit=1000))
 
     clock.advance(DAY_S - 3)
     await backend.triggers.fire([])
@@ -438,8 +444,8 @@ async def test_a_finished_task_that_was_cancelled_since_is_forgotten_too(
     await fired(backend, clock)
     await end_by_settling(backend, clock, Move.COMPLETE)
     await backend.triggers.touch([activity()])
-    assert await backend.triggers.control(CancelTask("first", "ann"))
-    assert [task.status for task in await backend.triggers.tasks("first")] == ["completed"]
+    assert await backend.triggers.control(CancelTrigger("first", "ann"))
+    assert [task.status for task in await backend.triggers.states("first")] == ["completed"]
     clock.advance(DAY_S)
     await backend.triggers.fire([])
-    assert await backend.triggers.tasks("first") == []
+    assert await backend.triggers.states("first") == []

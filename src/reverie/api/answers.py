@@ -6,7 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from reverie.api.readiness import Dependency
 from reverie.backends.moves import Status
-from reverie.backends.triggers import TaskState
+from reverie.backends.triggers import TriggerState
 from reverie.observe.alert import Alert
 from reverie.triggers.overview import TypeOverview
 from reverie.triggers.service import Who
@@ -134,7 +134,7 @@ class Progress(TypedDict):
 class TypeAndTasks(TypeOverview, frozen=True, kw_only=True):
     """A type of timed tasks, and one page of its tasks."""
 
-    tasks: list[TaskState]
+    tasks: list[TriggerState]
     next: str | None
     """What `after` must be for the next page; None on the last one."""
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         Due,
         Firing,
         KnownType,
-        TaskCommand,
-        TaskState,
+        TriggerCommand,
+        TriggerState,
         TypeStatistics,
     )
     from reverie.backends.views import Attempt, LabelState, LaneState, Page, QueueHealth, StatusQuery
@@ -227,24 +227,24 @@ class SharedState(Protocol):
 
 
 class TriggerStore(Protocol):
-    """Rules that turn time or activity into messages: what is known of them, and of their tasks.
+    """The trigger types in force and the triggers of their users.
 
-    Each call is one atomic step over its whole batch, and any number of instances may make it at once. What
-    the values mean stands in `backends/triggers.py`. The end of a run is written by the queue itself, in the
-    step that ends its message.
+    Each call is one atomic step over its whole batch, and any number of instances may make it at once.
+    `backends/triggers.py` describes the values, `backends/trigger_state.py` has the rules. The queue itself
+    writes the end of a run, in the step that ends its message.
     """
 
     async def put(self, definitions: Sequence[Definition], *, whole: bool = False) -> list[KnownType]:
-        """Bring task types into force, and answer those that are, of the same names and in their order.
+        """Bring trigger types into force; the answer is what is in force then, in the order given.
 
         The higher version wins, and forgets what a person has switched. With `whole`, the definitions have
-        one version and are all there is: types of lower versions that are not among them are disabled, and
-        answered too.
+        one version and are a whole configuration: types of lower versions that are not among them are
+        disabled, and come last in the answer.
         """
         ...
 
     async def types(self) -> list[KnownType]:
-        """All task types that are known, by name."""
+        """All trigger types that are known, by name."""
         ...
 
     async def touch(self, activities: Sequence[Activity]) -> list[bool]:
@@ -252,32 +252,32 @@ class TriggerStore(Protocol):
         ...
 
     async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
-        """At most `limit` tasks of these types that are due and not running, those due longest first.
+        """At most `limit` triggers of these types that are due and not running, the longest due first.
 
-        With each type come those that it depends on: its task is not due as long as one of them is
-        scheduled or runs for the same user key and has not ended well since the task was fired last.
+        `types` maps each type to those that it depends on. A trigger is not due while a trigger of one of
+        these is scheduled or running for the same user key and has not ended well since the first was fired.
         """
         ...
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
-        """Submit the messages of due tasks and move their due times; False for those who came too late.
+        """Submit the messages of due triggers and move their due times; False where another was quicker.
 
         The messages are kept whatever the limits say.
         """
         ...
 
-    async def tasks(
+    async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
-    ) -> list[TaskState]:
-        """The tasks of a type, or the one of a user key; by user key, those after `after`."""
+    ) -> list[TriggerState]:
+        """The triggers of a type by user key, those after `after`; or only the one of `user_key`."""
         ...
 
     async def statistics(self) -> list[TypeStatistics]:
-        """What has become of the runs of each type, by name."""
+        """The statistics of each type, by name."""
         ...
 
-    async def control(self, command: TaskCommand) -> bool:
-        """Do what a person asks for; False if there is no such thing, or nothing to do."""
+    async def control(self, command: TriggerCommand) -> bool:
+        """Do what a person asks for; False if there is no such type or trigger, or nothing to do."""
         ...
 
 

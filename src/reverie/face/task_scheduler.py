@@ -1,4 +1,4 @@
-"""`TaskScheduler` and `get_scheduler()`: timed tasks alone, for programs that think in these."""
+"""`TaskScheduler` and `get_scheduler()`: timed tasks only, under the names that the seed gives them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from reverie.backends.moves import Claim
-    from reverie.backends.triggers import KnownType, TaskState
+    from reverie.backends.triggers import KnownType, TriggerState
     from reverie.face.scheduler import Scheduler
 
 __all__ = ["TaskScheduler", "get_scheduler"]
@@ -26,10 +26,10 @@ log = get_logger(__name__)
 
 
 class TaskScheduler:
-    """The timed tasks of a scheduler."""
+    """The timed tasks of one scheduler, for synchronous programs."""
 
     def __init__(self, scheduler: Scheduler | None = None) -> None:
-        """Those of `scheduler`; default: of the one that the whole process shares."""
+        """`scheduler` is the one to use; default: the one that the whole process shares."""
         self._scheduler = scheduler or mem_scheduler
         self._pulled: dict[tuple[str, str, str], Claim] = {}
 
@@ -50,18 +50,18 @@ class TaskScheduler:
         return self._scheduler.schedule_user_tasks(task_type, whose)
 
     async def start(self) -> None:
-        """Run what is due, from now on."""
+        """Run due tasks from now on."""
         await asyncio.to_thread(self._scheduler.start)
 
     async def stop(self) -> None:
-        """Stop cleanly."""
+        """Stop the scheduler cleanly."""
         await asyncio.to_thread(self._scheduler.stop)
 
     def get_pending_task(self, task_type: str) -> dict[str, Any] | None:
         """Take a due task of a type that has no handler anywhere; None if nothing is due.
 
-        It is yours for the type's timeout; `complete_task` with its `lock_token` ends it. If that does not
-        come in time, it is given to somebody again.
+        The task is yours for the type's timeout. End it by `complete_task` with its `lock_token`; a task that
+        is not ended in time can be taken again.
         """
         claim = self._scheduler.run(self._pull(task_type))
         if claim is None:
@@ -85,9 +85,9 @@ class TaskScheduler:
         lock_token: str,
         success: bool = True,  # noqa: FBT001, FBT002  as programs call it
     ) -> bool:
-        """End a task that was taken here; False, and nothing changes, if it is not ours any more.
+        """End a task that was taken here; False, and nothing changes, if the caller has lost it.
 
-        One that failed is tried again, up to the type's `max_retries`.
+        A failed task is tried again, up to the type's `max_retries`.
         """
         claim = self._pulled.pop((task_type, user_key, lock_token), None)
         return claim is not None and self._scheduler.run(self._settle(claim, success=success))
@@ -96,7 +96,7 @@ class TaskScheduler:
         """See `scheduler.triggers.types`."""
         return self._scheduler.triggers.types()
 
-    def list_tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
+    def list_tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TriggerState]:
         """See `scheduler.triggers.tasks`."""
         return self._scheduler.triggers.tasks(task_type, after=after, limit=limit)
 

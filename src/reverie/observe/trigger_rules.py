@@ -1,4 +1,4 @@
-"""The rules of the alerts that are about timed tasks."""
+"""The alert rules about triggers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ TRIGGER_DIFFERS = "trigger_differs"
 
 
 class TypeHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task type is doing."""
+    """The health of a trigger type."""
 
     task_type: str
     late_s: float = 0.0
-    """For so long a task of it is due, although a live worker handles it."""
+    """For how many seconds a trigger is due and not fired, although a live worker handles the type."""
     missed: int = 0
-    """How often due times were skipped of late, be it one or several in a row."""
+    """How many times due times were skipped lately; several skipped together count once."""
     failures: int = 0
-    """Runs that failed, none having ended well since."""
+    """Failed runs since the last one that ended well."""
     last_error: str | None = None
 
 
 class TriggerHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How the timed tasks are doing."""
+    """The health of all trigger types."""
 
     types: list[TypeHealth] = []
     differing: tuple[str, ...] = ()
-    """Types that this process has configured otherwise than they are in force, with the same version."""
+    """Types that this process has configured otherwise than is in force, under the same version."""
     version: int = 0
-    """Of the configuration of this process."""
+    """The version of this process's configuration."""
 
 
 def check_triggers(health: TriggerHealth, settings: AlertSettings) -> list[Alert]:
-    """What is wrong with timed tasks."""
+    """The alerts about triggers."""
     alerts = [_late(one, settings) for one in health.types if one.late_s > settings.trigger_late_s]
     alerts += [_missed(one) for one in health.types if one.missed]
     alerts += [_failing(one) for one in health.types if one.failures]

@@ -52,7 +52,7 @@ class ActivityNotes:
 
     def note(self, messages: Sequence[Message], answers: Sequence[Submitted]) -> None:
         """Note the users of newly accepted memories soon."""
-        if not any(message.label == LABEL for message in messages) or not self._triggers.enabled:
+        if self._triggers.serves_nothing or not any(message.label == LABEL for message in messages):
             return
         now = _now()
         with self._lock:

@@ -1,4 +1,4 @@
-"""The trigger clock: turns what is due into messages, at the moment it is due."""
+"""The trigger clock turns due triggers into messages."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["TriggerClock"]
 log = get_logger(__name__)
 
 LIMIT = 500
-"""Tasks that are fired in one step."""
+"""The most triggers that are fired in one step."""
 BREATH_S = 0.005
-"""Between two looks: activity comes in crowds, and one look is enough for all of it."""
+"""The pause between two looks: activity comes in crowds, and one look is enough for all of it."""
 
 
 class TriggerClock(LoopService):
-    """Fires due tasks of the types that this process handles, then sleeps until the next one.
+    """Fires the due triggers whose types this process handles, then sleeps until the next due time.
 
-    Any number of instances may do so: each due time is fired by one of them.
+    Any number of instances may do the same: one of them fires each due time.
     """
 
     name = "trigger_clock"
@@ -42,7 +42,7 @@ class TriggerClock(LoopService):
         level_of: Callable[[str], int],
         check_interval_s: Callable[[], float],
     ) -> None:
-        """`types` says which types are in force and have a handler here; None: none that is known has one."""
+        """`types` answers the types that are in force and handled here; None: this process handles none."""
         super().__init__()
         self._backend = backend
         self._types = types
@@ -62,33 +62,34 @@ class TriggerClock(LoopService):
         await super().stop(grace_s)
 
     def look(self) -> None:
-        """There may be more to fire, for other types are in force or handled. Safe from any thread."""
+        """Look again, because other types are in force or handled now. Safe from any thread."""
         if self._home is not None:
             self._home.call_soon_threadsafe(self._news.set)
 
     async def fire_due(self, types: Mapping[str, TaskSettings] | None = None) -> Due | None:
-        """Fire what is due now, one portion of it; what was found. None: there is nothing to look for.
+        """Fire at most `LIMIT` due triggers of these types; default: of those that this process handles.
 
-        Of these types; default: of those that this process handles.
+        The answer is what was due; None if this process handles no type.
         """
         types = await self._types() if types is None else types
         if types is None:
             return None
-        wanted = {name: task.depends_on for name, task in types.items()}
+        wanted = {name: settings.depends_on for name, settings in types.items()}
         due = await self._backend.triggers.due(wanted, LIMIT)
         firings = [
-            plan(task, types[task.task_type], self._level_of(task.task_type), due.now) for task in due.tasks
+            plan(trigger, types[trigger.task_type], self._level_of(trigger.task_type), due.now)
+            for trigger in due.triggers
         ]
         if firings:
             fired = await self._backend.triggers.fire(firings)
-            _tell_skipped([firing for firing, done in zip(firings, fired, strict=True) if done])
+            _log_skipped([firing for firing, done in zip(firings, fired, strict=True) if done])
         return due
 
     async def _turn(self) -> None:
         self._news.clear()
         due = await self.fire_due()
-        if due is not None and due.tasks:
-            return  # what was fired may be due again
+        if due is not None and due.triggers:
+            return  # a trigger that was fired may be due again
         waits: list[Coroutine[Any, Any, Any]] = [self._news.wait()]
         if due is not None:
             latest = due.now + round(self._check_interval_s() * 1000)
@@ -98,10 +99,10 @@ class TriggerClock(LoopService):
         await asyncio.sleep(BREATH_S)
 
 
-def _tell_skipped(firings: list[Firing]) -> None:
+def _log_skipped(firings: list[Firing]) -> None:
     for firing in firings:
         if firing.message is None:
-            task = firing.task
+            own = firing.trigger
             log.warning(
-                "trigger.missed", task_type=task.task_type, due=task.anchor, next_due=firing.next_anchor
+                "trigger.missed", task_type=own.task_type, due=own.anchor, next_due=firing.next_anchor
             )

@@ -1,4 +1,4 @@
-"""From a function of a user, a device and an agent to a handler of messages."""
+"""Make a handler of messages from a function of a user, a device and an agent."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FAILED = "the handler answered False"
 
 
 def message_handler(task_type: str, function: Callable[..., Any]) -> Callable[[Message], Any]:
-    """A handler that calls `function(user_id, device_id, agent_id)`, all None if it belongs to no user.
+    """Make a handler that calls `function(user_id, device_id, agent_id)`; without a user, all are None.
 
-    False is a failure, like an exception: it is tried again. Anything else is success.
+    False is a failure, like an exception: the run is tried again. Anything else is success.
     """
     by_name = _takes_names(task_type, function)
 
@@ -56,10 +56,10 @@ def _check(answer: object) -> None:
 
 
 def _takes_names(task_type: str, function: Callable[..., Any]) -> bool:
-    """Whether the three ids are given by name; refuses a function that can be called in neither way."""
+    """Whether the function takes the three ids by name; refuse one that cannot take them at all."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a builtin that does not say
+    except ValueError:  # a builtin without a signature
         return False
     for given, named in ((NAMES, {}), ((), dict.fromkeys(NAMES))):
         try:

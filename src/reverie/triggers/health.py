@@ -1,4 +1,4 @@
-"""How the task types are doing: what is late, what was missed, what fails, what is configured otherwise."""
+"""Watch the trigger types: which are late, missed, failing, or configured in two ways."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType, TypeStatistics
-    from reverie.triggers.types import TaskTypes
+    from reverie.triggers.types import TriggerTypes
 
 __all__ = ["TriggerWatch"]
 
 MISSED_MS = 600_000
-"""So long it is said that due times were missed."""
+"""Missed due times are reported for ten minutes."""
 
 
 class TriggerWatch:
-    """Looks at the types that are in force, and compares with what it saw before."""
+    """Compares the types in force with what it saw before."""
 
-    def __init__(self, backend: Backend, types: TaskTypes) -> None:
+    def __init__(self, backend: Backend, types: TriggerTypes) -> None:
         self._backend = backend
         self._types = types
         self._before: dict[str, _Before] = {}
 
     async def look(self, late_s: float) -> TriggerHealth:
-        """How they are now; whether something is late is looked at more closely if it is by `late_s`."""
+        """The health of all types. How late each type is, is found out only if one is late by `late_s`."""
         store = self._backend.triggers
         known = await store.types()
         statistics = {one.task_type: one for one in await store.statistics()}
@@ -47,24 +47,24 @@ class TriggerWatch:
         )
 
     async def _late(self, types: Mapping[str, Sequence[str]], late_s: float) -> tuple[int, dict[str, float]]:
-        """The time, and for how many seconds the oldest task of each type is due, as far as that is long."""
+        """The time; and if a trigger is late by `late_s` seconds, by how many the oldest of each type is."""
         due = await self._backend.triggers.due(types, 1)
         late_ms = late_s * 1000
-        if not due.tasks or due.now - due.tasks[0].scheduled_at <= late_ms:
+        if not due.triggers or due.now - due.triggers[0].scheduled_at <= late_ms:
             return due.now, {}
         late = {}
         for name, depends_on in types.items():
             own = await self._backend.triggers.due({name: depends_on}, 1)
-            if own.tasks:
-                late[name] = (own.now - own.tasks[0].scheduled_at) / 1000
+            if own.triggers:
+                late[name] = (own.now - own.triggers[0].scheduled_at) / 1000
         return due.now, late
 
 
 class _Before:
-    """What was seen of a type before."""
+    """What was known of a type at the last look."""
 
     def __init__(self, seen: TypeStatistics) -> None:
-        """Of one whose runs have all failed it is known that none has ended well since."""
+        """If every run of a type so far has failed, all of them count as failures in a row."""
         self._skipped = seen.skipped
         self._missed, self._missed_at = 0, 0
         self._ended_well = seen.runs - seen.failures
@@ -92,4 +92,4 @@ def _depends_on(known: KnownType) -> Sequence[str]:
     try:
         return settings_of(known).depends_on
     except InvalidSettingError:
-        return ()  # of a newer instance, which watches it
+        return ()  # a newer instance has configured it, and watches it

@@ -1,4 +1,4 @@
-"""What people see of task types: how each is set, what has become of its runs, and its tasks page by page."""
+"""What people see of trigger types: settings, statistics, and their triggers page by page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reverie.backends.triggers import GLOBAL_KEY, TaskState, TypeStatistics
+from reverie.backends.triggers import GLOBAL_KEY, TriggerState, TypeStatistics
 from reverie.triggers.types import settings_of
 
 if TYPE_CHECKING:
@@ -15,41 +15,43 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType
 
-__all__ = ["TaskPage", "TypeOverview", "overview", "page"]
+__all__ = ["TriggerPage", "TypeOverview", "overview", "page"]
 
 
 class TypeOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """A task type as it is in force."""
+    """A trigger type as it is in force."""
 
     task_type: str
     enabled: bool
     version: int
-    """Of the configuration that it is from."""
+    """The version of its configuration."""
     workers: int
-    """Live workers that handle it."""
+    """How many live workers handle it."""
     next_due: int | None
-    """Of a periodic or cron type: when its next run is."""
+    """The next due time of a periodic or cron type."""
     settings: dict[str, Any]
-    """As in `scheduler.tasks`, defaults too."""
+    """The settings as in `scheduler.tasks`, defaults included."""
     statistics: TypeStatistics
 
 
-class TaskPage(msgspec.Struct, frozen=True):
-    """Some tasks of a type, by user key."""
+class TriggerPage(msgspec.Struct, frozen=True):
+    """Some triggers of a type, by user key."""
 
-    rows: list[TaskState]
+    rows: list[TriggerState]
     next: str | None
-    """What `after` must be for those that follow; None if there are none."""
+    """The value of `after` for the next page; None if this is the last."""
 
 
 async def overview(backend: Backend, known: Sequence[KnownType]) -> list[TypeOverview]:
-    """All that is known of these types, in their order."""
+    """Describe these types, in their order."""
     statistics = {one.task_type: one for one in await backend.triggers.statistics()}
     workers = await backend.views.workers()
     found = []
     for one in known:
         settings = settings_of(one)
-        own = [] if settings.trigger_mode == "user_activity" else await _own_task(backend, one.name)
+        own = []
+        if settings.trigger_mode != "user_activity":
+            own = await backend.triggers.states(one.name, GLOBAL_KEY)
         found.append(
             TypeOverview(
                 task_type=one.name,
@@ -65,15 +67,14 @@ async def overview(backend: Backend, known: Sequence[KnownType]) -> list[TypeOve
     return found
 
 
-async def page(backend: Backend, task_type: str, after: str, limit: int) -> TaskPage:
-    """At most `limit` tasks (one more rather than ending at the one that belongs to no user)."""
-    rows = await backend.triggers.tasks(task_type, after=after, limit=limit + 2)
+async def page(backend: Backend, task_type: str, after: str, limit: int) -> TriggerPage:
+    """At most `limit` triggers of a type, by user key.
+
+    One more if the page would end at the trigger of no user: its key is "", which as `after` means the start.
+    """
+    rows = await backend.triggers.states(task_type, after=after, limit=limit + 2)
     if len(rows) > limit and rows[limit - 1].user_key == GLOBAL_KEY:
         limit += 1
     more = len(rows) > limit
     rows = rows[:limit]
-    return TaskPage(rows, rows[-1].user_key if more else None)
-
-
-async def _own_task(backend: Backend, task_type: str) -> list[TaskState]:
-    return await backend.triggers.tasks(task_type, GLOBAL_KEY)
+    return TriggerPage(rows, rows[-1].user_key if more else None)

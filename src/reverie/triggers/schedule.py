@@ -1,4 +1,4 @@
-"""When a task that belongs to no user is due: by a period, or by a cron expression in its time zone."""
+"""The due times of triggers that belong to no user: by a period, or by a cron expression."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Schedule(Protocol):
     """Due times, in epoch milliseconds."""
 
     def first(self, now: int) -> int:
-        """The first one of a schedule that begins now: not now, lest everything runs at the first start."""
+        """The first due time of a schedule that begins now: not now, or all would run at the first start."""
         ...
 
     def after(self, due: int, moment: int) -> int:
-        """The first one after `moment`, of a schedule that has one at `due`."""
+        """The first due time after `moment`, of a schedule that has one at `due`."""
         ...
 
     def last(self, due: int, moment: int) -> int:
-        """The last one that is not after `moment`, of a schedule that has one at `due`, before that."""
+        """The last due time that is not after `moment`, of a schedule that has an earlier one at `due`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodicSchedule:
-    """Every so often, counted from a due time and not from when a run happened to be: it does not drift."""
+    """One due time in each interval, counted from the last due time and not from its run: no drift."""
 
     interval_ms: int
 
@@ -54,10 +54,10 @@ class PeriodicSchedule:
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """By a cron expression.
+    """The due times of a cron expression in its time zone.
 
-    When clocks go forward, what falls into the missing hour runs right after it; when they go back, what is
-    at a fixed hour runs once, and what runs every so many minutes goes on through both hours.
+    When clocks go forward, a due time in the missing hour comes right after it. When they go back, an
+    expression with a fixed hour is due once, and one of every few minutes is due in both hours.
     """
 
     expression: str
@@ -67,7 +67,7 @@ class CronSchedule:
         """See `Schedule.first`."""
         return self.after(now, now)
 
-    def after(self, due: int, moment: int) -> int:  # noqa: ARG002  the expression says it all
+    def after(self, due: int, moment: int) -> int:  # noqa: ARG002  the expression is enough
         """See `Schedule.after`."""
         return to_epoch_ms(next(CronSim(self.expression, from_epoch_ms(moment).astimezone(self.zone))))
 
@@ -82,16 +82,16 @@ class CronSchedule:
         return max(due, found)
 
     def upcoming(self, now: int, count: int) -> list[int]:
-        """The next due times."""
+        """The next `count` due times."""
         ticks = CronSim(self.expression, from_epoch_ms(now).astimezone(self.zone))
         return [to_epoch_ms(next(ticks)) for _ in range(count)]
 
 
-def schedule_of(task: TaskSettings) -> Schedule | None:
-    """The schedule of a type; None if activity makes it run."""
-    if task.trigger_mode == "periodic":
-        return PeriodicSchedule(round(task.interval_s * 1000))
-    if task.trigger_mode == "cron":
-        assert task.cron is not None
-        return CronSchedule(task.cron, ZoneInfo(task.timezone))
+def schedule_of(settings: TaskSettings) -> Schedule | None:
+    """The schedule of a trigger type; None if activity makes it run."""
+    if settings.trigger_mode == "periodic":
+        return PeriodicSchedule(round(settings.interval_s * 1000))
+    if settings.trigger_mode == "cron":
+        assert settings.cron is not None
+        return CronSchedule(settings.cron, ZoneInfo(settings.timezone))
     return None

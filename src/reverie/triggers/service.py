@@ -1,11 +1,12 @@
-"""The timed tasks of a process: which types are in force, who handles them, and what may be asked of them."""
+"""The triggers of a process: types and handlers, the clock, and all that can be asked of them."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from reverie.backends.control import CancelItems, Selection
-from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTask, RunTask, SwitchType
+from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTrigger, RunTrigger, SwitchType
 from reverie.base.logs import get_logger
 from reverie.errors import (
     InvalidMessageError,
@@ -19,17 +20,17 @@ from reverie.triggers.handlers import message_handler
 from reverie.triggers.health import TriggerWatch
 from reverie.triggers.overview import overview, page
 from reverie.triggers.plan import jitter_ms
-from reverie.triggers.types import TaskTypes
+from reverie.triggers.types import TriggerTypes
 from reverie.triggers.user_keys import UserKeyBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from reverie.backends.interface import Backend
-    from reverie.backends.triggers import KnownType, TaskState, TypeStatistics
+    from reverie.backends.triggers import KnownType, TriggerState, TypeStatistics
     from reverie.message import MessageLimits
     from reverie.observe.trigger_rules import TriggerHealth
-    from reverie.triggers.overview import TaskPage, TypeOverview
+    from reverie.triggers.overview import TriggerPage, TypeOverview
     from reverie.triggers.settings import TaskSettings, TriggerSettings
 
     Register = Callable[[str, Callable[[Message], Any], TaskSettings], None]
@@ -38,9 +39,12 @@ __all__ = ["Triggers", "Who"]
 
 log = get_logger(__name__)
 
+SERVED_S = 5.0
+"""How long it is known which activity types a handler serves; then live workers are asked again."""
+
 
 class Who(TypedDict, total=False):
-    """For whom a task runs; None of it: for nobody in particular."""
+    """The user for whom a trigger runs; without any id, the trigger of a periodic or cron type."""
 
     user_id: str | None
     device_id: str | None
@@ -48,7 +52,7 @@ class Who(TypedDict, total=False):
 
 
 class Triggers:
-    """Turns activity and time into messages, for the types that are in force."""
+    """Turns activity and time into messages, for the trigger types that are in force."""
 
     def __init__(
         self,
@@ -61,7 +65,10 @@ class Triggers:
         limits: MessageLimits,
         opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """`register` lets a function handle a type, `handles` says whether one does; `opened` opens all."""
+        """`register` lets a function handle a type, `handles` says whether one does.
+
+        `opened` opens the backend; it is awaited before the first use.
+        """
         self._backend = backend
         self._register = register
         self._handles = handles
@@ -69,8 +76,12 @@ class Triggers:
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
         self._registered: dict[str, TaskSettings] = {}
+        self._served: Mapping[str, TaskSettings] = {}
+        """The enabled activity types that a handler serves."""
+        self._served_until = 0.0
+        """Until when that is known, by the monotonic clock."""
         self.keys = UserKeyBuilder(settings.user_key_config)
-        self.types = TaskTypes(settings, backend, self.keys.get_key_dimensions())
+        self.types = TriggerTypes(settings, backend, self.keys.get_key_dimensions())
         self._watch = TriggerWatch(backend, self.types)
         self.clock = TriggerClock(
             backend, self._fired_here, level_of, lambda: self.types.settings.check_interval
@@ -78,13 +89,13 @@ class Triggers:
 
     @property
     def enabled(self) -> bool:
-        """Whether there are timed tasks at all."""
+        """Whether triggers are in use at all: `scheduler.enabled`."""
         return self.types.settings.enabled
 
     # -- types and handlers -------------------------------------------------------------------------
 
     def define(self, task_type: str, settings: TaskSettings) -> None:
-        """Let there be this type, unless the settings name it: they win."""
+        """Add a type, unless the settings name it: they win."""
         self.types.define(task_type, settings)
 
     def handle(self, task_type: str, function: Callable[..., Any]) -> None:
@@ -94,13 +105,18 @@ class Triggers:
         self._register_one(task_type)
 
     def reload(self, settings: TriggerSettings) -> None:
-        """Let other settings hold from now on."""
+        """Use other settings from now on."""
         if settings.user_key_config != self.types.settings.user_key_config:
             reason = "the ids that tell users apart cannot change while it runs: stop all instances first"
             raise InvalidSettingError("scheduler.user_key_config", settings.user_key_config, reason)
         self.types.replace(settings)
         for task_type in self._handlers:
             self._register_one(task_type)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Other types are in force or handled: there may be more to fire and to touch. Safe from any thread."""
+        self._served_until = 0.0
         self.clock.look()
 
     def _register_one(self, task_type: str) -> None:
@@ -110,31 +126,32 @@ class Triggers:
             self._register(task_type, self._handlers[task_type], settings)
 
     async def _fired_here(self) -> Mapping[str, TaskSettings] | None:
-        """The types that this process fires: those in force that it handles. None: it handles none at all."""
+        """The types that this process fires: those in force that it handles; None if it handles none."""
         if not self.enabled or not any(self._handles(name) for name in self.types.names):
             return None
         await self.ready()
         for task_type in self._handlers:
             self._register_one(task_type)  # others may have brought another timeout into force
-        return {name: task for name, task in self.types.in_force.items() if self._handles(name)}
+        return {name: own for name, own in self.types.in_force.items() if self._handles(name)}
 
     async def start(self) -> None:
-        """Fire what is due, from now on; nothing as long as it is not enabled."""
-        await self._fired_here()  # what is wrong with the types should be said now
+        """Fire due triggers from now on. Nothing is fired while triggers are not enabled."""
+        await self._learn_served()
+        await self._fired_here()  # a mistake in the types is reported now
         await self.clock.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Fire nothing more."""
+        """Stop firing."""
         await self.clock.stop(grace_s)
 
     async def only_look(self, *, unless_empty: bool = False) -> None:
-        """Bring no types of this process into force (unless there are none): only follow those that are."""
+        """Only follow the types in force. With `unless_empty`, bring this process's own if there are none."""
         await self._opened()
         if not unless_empty or await self._backend.triggers.types():
             self.types.only_look()
 
     async def ready(self) -> None:
-        """See to it that the backend knows the types, and this process what is in force. Idempotent."""
+        """Put the types of this process to the backend, and learn which are in force. Idempotent."""
         await self._opened()
         await self.types.bring_into_force()
 
@@ -148,24 +165,34 @@ class Triggers:
             return [False] * len(whose)
         return await self._backend.triggers.touch([self._activity(task_type, settings, who) for who in whose])
 
+    @property
+    def serves_nothing(self) -> bool:
+        """Whether it is known, since a moment ago, that no handler serves an activity type."""
+        return not self._served and time.monotonic() < self._served_until
+
+    async def _learn_served(self) -> None:
+        """Learn which enabled activity types a handler of this process or of a live worker serves."""
+        if not self.enabled or time.monotonic() < self._served_until:
+            return
+        await self.ready()
+        by_activity = {n: t for n, t in self.types.in_force.items() if t.trigger_mode == "user_activity"}
+        if not all(self._handles(name) for name in by_activity):
+            workers = await self._backend.views.workers()
+            labels = {label for worker in workers for label in worker.labels}
+            by_activity = {n: t for n, t in by_activity.items() if n in labels or self._handles(n)}
+        self._served, self._served_until = by_activity, time.monotonic() + SERVED_S
+
     async def touch(self, whose: Sequence[Who]) -> list[bool]:
         """Note activity of users for every enabled activity type that a handler serves.
 
         For each user: whether a run was scheduled.
         """
-        if not self.enabled:
-            return [False] * len(whose)
-        await self.ready()
-        by_activity = {n: t for n, t in self.types.in_force.items() if t.trigger_mode == "user_activity"}
-        if not all(self._handles(name) for name in by_activity):
-            workers = await self._backend.views.workers()
-            served = {label for worker in workers for label in worker.labels}
-            by_activity = {n: t for n, t in by_activity.items() if n in served or self._handles(n)}
+        await self._learn_served()
         activities: list[Activity] = []
         owners: list[int] = []
         for index, who in enumerate(whose):
             try:
-                activities += [self._activity(name, task, who) for name, task in by_activity.items()]
+                activities += [self._activity(name, task, who) for name, task in self._served.items()]
             except InvalidMessageError as error:
                 log.warning("trigger.not_scheduled", user_id=who.get("user_id"), reason=str(error))
             owners += [index] * (len(activities) - len(owners))
@@ -174,9 +201,9 @@ class Triggers:
         return [index in fresh for index in range(len(whose))]
 
     async def fire_for_puller(self, task_type: str) -> TaskSettings | None:
-        """Fire what is due of a type that nobody handles, for one who does the work without a handler.
+        """Fire the due triggers of a type without a handler, for a caller who claims the messages itself.
 
-        None if it is not in force, or somebody handles it.
+        The answer is the settings of the type; None if it is not in force, or somebody handles it.
         """
         settings = await self._settings_of(task_type) if self.enabled else None
         if settings is None:
@@ -189,14 +216,14 @@ class Triggers:
         return settings
 
     async def known_types(self) -> list[KnownType]:
-        """The types that the backend knows, by name."""
+        """The types in force, by name."""
         await self.ready()
         return await self._backend.triggers.types()
 
     async def overview(self, task_type: str | None = None) -> list[TypeOverview]:
-        """How each type is set and what has become of its runs; or only of one type.
+        """The settings and statistics of each type, or only of one.
 
-        Where none is in force, those that would be.
+        If none is in force yet, of the types that this process is configured with.
         """
         await self.ready()
         known = await self._backend.triggers.types() or self.types.configured()
@@ -206,33 +233,33 @@ class Triggers:
                 raise UnknownTaskTypeError(task_type, sorted(self.types.names))
         return await overview(self._backend, known)
 
-    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TaskPage:
-        """The tasks of a type, some of them, and how to go on."""
+    async def page(self, task_type: str, *, after: str = "", limit: int = 100) -> TriggerPage:
+        """One page of the triggers of a type, and where the next page begins."""
         await self._known(task_type)
         return await page(self._backend, task_type, after, limit)
 
     async def health(self, late_s: float) -> TriggerHealth | None:
-        """How the types in force are doing, `late_s` being long to wait for a run; None if they are off."""
+        """The health of the types in force, `late_s` seconds after its due time being late; None if off."""
         return await self._watch.look(late_s) if self.enabled else None
 
     async def statistics(self) -> list[TypeStatistics]:
-        """What has become of the runs of each type, by name."""
+        """The statistics of each type, by name."""
         await self.ready()
         return await self._backend.triggers.statistics()
 
-    async def tasks(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TaskState]:
-        """The tasks of a type, by user key, those after `after`."""
+    async def states(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TriggerState]:
+        """The triggers of a type by user key, those after `after`."""
         await self._known(task_type)
-        return await self._backend.triggers.tasks(task_type, after=after, limit=limit)
+        return await self._backend.triggers.states(task_type, after=after, limit=limit)
 
-    async def task(self, task_type: str, who: Who) -> TaskState | None:
-        """One task; None if there is none."""
+    async def state(self, task_type: str, who: Who) -> TriggerState | None:
+        """One trigger; None if there is none."""
         await self._known(task_type)
-        found = await self._backend.triggers.tasks(task_type, self.key_of(who))
+        found = await self._backend.triggers.states(task_type, self.key_of(who))
         return found[0] if found else None
 
     async def run_now(self, task_type: str, who: Who) -> bool:
-        """Let a task be due now; False if the type is disabled."""
+        """Let a trigger be due now; False if its type is disabled."""
         settings = await self._known(task_type)
         if settings.trigger_mode == "user_activity":
             activity = self._activity(task_type, settings, who)
@@ -240,20 +267,20 @@ class Triggers:
             raise InvalidSelectionError(f"{task_type} runs for nobody in particular: leave out whose it is")
         else:
             activity = Activity(task_type=task_type, user_key=GLOBAL_KEY, user_id=SYSTEM_USER, interval_ms=0)
-        return await self._backend.triggers.control(RunTask(activity))
+        return await self._backend.triggers.control(RunTrigger(activity))
 
     async def cancel(self, task_type: str, who: Who) -> bool:
         """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
         settings = await self._known(task_type)
         if settings.trigger_mode == "user_activity":
-            who = {**who, "user_id": who.get("user_id") or ""}  # which must be there
+            who = {**who, "user_id": who.get("user_id") or ""}  # an empty id is refused
         return await self.cancel_key(task_type, self.key_of(who))
 
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
-        """The same for a user key as it stands in the backend."""
+        """Do the same for a user key of the backend."""
         await self._known(task_type)
-        forgotten = await self._backend.triggers.control(CancelTask(task_type, user_key))
-        found = await self._backend.triggers.tasks(task_type, user_key)
+        forgotten = await self._backend.triggers.control(CancelTrigger(task_type, user_key))
+        found = await self._backend.triggers.states(task_type, user_key)
         if not found or found[0].status != "running" or found[0].item_id is None:
             return forgotten
         which = Selection(user_id=found[0].user_id or SYSTEM_USER, item_ids=(found[0].item_id,))
@@ -261,11 +288,11 @@ class Triggers:
         return forgotten or bool(result.changed or result.requested)
 
     async def switch(self, task_type: str, *, enabled: bool) -> None:
-        """Enable or disable a type for everyone, until a configuration of a higher version."""
+        """Enable or disable a type for everyone, until a configuration of a higher version comes."""
         await self._known(task_type)
         await self._backend.triggers.control(SwitchType(task_type, enabled=enabled))
         await self.types.refresh()
-        self.clock.look()
+        self.look_again()
 
     async def _settings_of(self, task_type: str) -> TaskSettings | None:
         await self.ready()
@@ -274,7 +301,7 @@ class Triggers:
     async def _known(self, task_type: str) -> TaskSettings:
         await self.ready()
         if self.types.get(task_type) is None:
-            await self.types.refresh()  # another instance may have it
+            await self.types.refresh()  # another instance may have brought it into force
         settings = self.types.get(task_type)
         if settings is None:
             raise UnknownTaskTypeError(task_type, sorted(self.types.names))

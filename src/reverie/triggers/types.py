@@ -1,7 +1,8 @@
-"""The task types: what this process is configured with, and what is in force for all on the same backend."""
+"""Trigger types: those that this process is configured with, and those in force for all on the backend."""
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
 
-__all__ = ["TaskTypes", "settings_of"]
+__all__ = ["TriggerTypes", "settings_of"]
 
 log = get_logger(__name__)
 
 FRESH_S = 0.1
-"""What was learned so shortly ago still holds; others may have changed what is older."""
+"""How long to trust what the backend has answered; after that, others may have changed it."""
 
 
-class TaskTypes:
-    """Types by name. The settings win over what the program defines."""
+class TriggerTypes:
+    """Trigger types by name. A type in the settings wins over one that the program defines."""
 
     def __init__(self, settings: TriggerSettings, backend: Backend, dimensions: Sequence[str]) -> None:
-        """`dimensions` are the ids that user keys are made of."""
+        """`dimensions` are the names of the ids that user keys are made of."""
         self._configured = settings
         self._defined: dict[str, TaskSettings] = {}
         self._backend = backend
@@ -41,45 +42,45 @@ class TaskTypes:
         self._only_looks = False
         self._learned_at = float("-inf")
         self.in_force: Mapping[str, TaskSettings] = {}
-        """The types that are enabled, as they hold for everyone."""
+        """The types that are enabled, as they are in force for everyone."""
         self._all: dict[str, TaskSettings] = {}
         self.differing: tuple[str, ...] = ()
-        """Types that another instance has otherwise, although its configuration has the same version."""
+        """Types that another instance has configured otherwise, under the same version."""
 
     @property
     def settings(self) -> TriggerSettings:
-        """What this process is configured with, and what its program has defined."""
+        """The section `scheduler` that this process is configured with."""
         return self._configured
 
     def only_look(self) -> None:
-        """Follow what is in force, and never bring this process's own types into force."""
+        """From now on, only follow the types in force, and never bring this process's own into force."""
         self._only_looks = True
 
     def define(self, task_type: str, settings: TaskSettings) -> None:
-        """Let there be this type, unless the settings name it."""
+        """Add a type, unless the settings name it."""
         self._defined[task_type] = settings
         self._is_known = False
 
     def replace(self, settings: TriggerSettings) -> None:
-        """Let other settings hold, once they are brought into force."""
+        """Take other settings. `bring_into_force` tells the backend."""
         self._configured = settings
         self._is_known = False
 
     def get(self, task_type: str) -> TaskSettings | None:
-        """A type as it is in force, or (not known yet) as it is configured here."""
+        """A type as it is in force; if it is not in force yet, as it is configured here."""
         return self._all.get(task_type) or self._own.get(task_type)
 
     @property
     def names(self) -> set[str]:
-        """All types that this process has heard of."""
+        """The types in force, and those that this process is configured with."""
         return self._own.keys() | self._all.keys()
 
     def configured(self) -> list[KnownType]:
-        """The types as this process is configured, by name, in force or not."""
+        """The types that this process is configured with, by name, in force or not."""
         version = self._configured.version
         return [
-            KnownType(name=name, fields=self._fields(name, task), enabled=task.enabled, version=version)
-            for name, task in sorted(self._own.items())
+            KnownType(name=name, fields=self._fields(name, own), enabled=own.enabled, version=version)
+            for name, own in sorted(self._own.items())
         ]
 
     @property
@@ -87,7 +88,7 @@ class TaskTypes:
         return self._defined | self._configured.tasks
 
     async def bring_into_force(self) -> None:
-        """Tell the backend of the types, unless it was told, and learn what holds."""
+        """Put this process's types to the backend, once, and learn which are in force."""
         if self._is_known or self._only_looks:
             if time.monotonic() - self._learned_at >= FRESH_S:
                 await self.refresh()
@@ -96,7 +97,7 @@ class TaskTypes:
             return
         await self._check_dimensions()
         now = (await self._backend.triggers.due({}, 1)).now
-        definitions = [self._definition(name, task, now) for name, task in self._own.items()]
+        definitions = [self._definition(name, own, now) for name, own in self._own.items()]
         known = await self._backend.triggers.put(definitions, whole=True)
         self.differing = tuple(one.name for one in known if one.differs)
         if self.differing:
@@ -110,7 +111,7 @@ class TaskTypes:
         self._is_known = True
 
     async def refresh(self) -> None:
-        """Learn what holds, also of types that only others have."""
+        """Learn which types are in force, including those that only other instances have."""
         known = await self._backend.triggers.types()
         self._learn(known)
         same = {one.name for one in known if one.version == self._configured.version}
@@ -122,7 +123,7 @@ class TaskTypes:
         self._learned_at = time.monotonic()
 
     async def _check_dimensions(self) -> None:
-        """Refuse to mix keys that are made of different ids."""
+        """Refuse to mix user keys that are made of different ids."""
         others = {
             one.name: one.fields["user_key"]
             for one in await self._backend.triggers.types()
@@ -142,38 +143,43 @@ class TaskTypes:
             )
             raise InvalidSettingError("scheduler.user_key_config", self._dimensions, reason)
 
-    def _definition(self, name: str, task: TaskSettings, now: int) -> Definition:
-        schedule = schedule_of(task)
+    def _definition(self, name: str, settings: TaskSettings, now: int) -> Definition:
+        schedule = schedule_of(settings)
         first = None if schedule is None else schedule.first(now)
         return Definition(
             name=name,
-            fields=self._fields(name, task),
-            enabled=task.enabled,
+            fields=self._fields(name, settings),
+            enabled=settings.enabled,
             version=self._configured.version,
-            first_due=None if first is None else first + jitter_ms(task, GLOBAL_KEY, first),
+            first_due=None if first is None else first + jitter_ms(settings, GLOBAL_KEY, first),
         )
 
-    def _fields(self, name: str, task: TaskSettings) -> dict[str, str]:
-        """As people read them; `settings` has all that is not a default."""
-        own = task.model_dump(mode="json", exclude_defaults=True, exclude={"enabled"})
+    def _fields(self, name: str, settings: TaskSettings) -> dict[str, str]:
+        """The fields of a type for people to read; `settings` has all that is not a default."""
+        own = settings.model_dump(mode="json", exclude_defaults=True, exclude={"enabled"})
         return {
             "name": name,
-            "description": task.description,
-            "trigger_mode": task.trigger_mode,
-            "interval": f"{task.interval_s:.15g}",
-            "timeout": f"{task.timeout:.15g}",
-            "task_ttl": f"{task.task_ttl:.15g}",
-            "max_retries": str(task.max_retries),
-            "user_key": self._dimensions if task.trigger_mode == "user_activity" else "",
+            "description": settings.description,
+            "trigger_mode": settings.trigger_mode,
+            "interval": f"{settings.interval_s:.15g}",
+            "timeout": f"{settings.timeout:.15g}",
+            "task_ttl": f"{settings.task_ttl:.15g}",
+            "max_retries": str(settings.max_retries),
+            "user_key": self._dimensions if settings.trigger_mode == "user_activity" else "",
             "settings": msgspec.json.encode(own, order="sorted").decode(),
         }
 
 
 def settings_of(known: KnownType) -> TaskSettings:
-    """The settings of a type that may come from another instance, even a newer one."""
+    """The settings of a type in force. Another instance may have configured it, even a newer one."""
     try:
-        given = msgspec.json.decode(known.fields["settings"])
-        return TaskSettings(**given, enabled=known.enabled)
+        return _parse(known.fields["settings"], enabled=known.enabled)
     except (KeyError, TypeError, msgspec.DecodeError, ValidationError) as error:
         reason = "was configured by an instance that this one does not understand: upgrade this one"
         raise InvalidSettingError(f"scheduler.tasks.{known.name}", known.fields, reason) from error
+
+
+@functools.lru_cache(maxsize=1000)
+def _parse(text: str, *, enabled: bool) -> TaskSettings:
+    """Parse the field `settings` of a type; cached, because the clock asks at every turn."""
+    return TaskSettings(**msgspec.json.decode(text), enabled=enabled)

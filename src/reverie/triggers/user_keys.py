@@ -1,4 +1,4 @@
-"""User keys: for whom a task runs, as one text of one, two or three ids."""
+"""User keys: the user, device and agent for whom a trigger runs, as one text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["UserKeyBuilder"]
 
 
 class UserKeyBuilder:
-    """Writes and reads user keys. Plain ids stand as they are, ':' between them; others are encoded."""
+    """Builds and parses user keys: ids joined by ':'. Ids with unusual characters are encoded."""
 
     def __init__(self, config: Mapping[str, Any] | UserKeySettings | None = None) -> None:
         """`config` is `scheduler.user_key_config`."""
         self._config = config if isinstance(config, UserKeySettings) else UserKeySettings(**(config or {}))
 
     def build_key(self, user_id: str, device_id: str | None = None, agent_id: str | None = None) -> str:
-        """The key of a user. What is not named has the default; dimensions that are not used do not count."""
+        """The key of a user. A missing id has its default; ids that the settings do not use are left out."""
         if not user_id:
             raise InvalidMessageError("user_id", user_id, "must not be empty")
         config = self._config
@@ -34,14 +34,14 @@ class UserKeyBuilder:
         return ":".join(encode_id(part) for part in parts)
 
     def parse_key(self, user_key: str) -> dict[str, str]:
-        """The ids of a key, by dimension."""
+        """The ids of a key, by name."""
         names, parts = self.get_key_dimensions(), user_key.split(":")
         if len(parts) != len(names) or not all(parts):
             raise InvalidMessageError("user_key", user_key, f"must have the parts {':'.join(names)}")
         return dict(zip(names, map(decode_id, parts), strict=True))
 
     def get_key_dimensions(self) -> list[str]:
-        """The ids that a key is made of, in their order."""
+        """The names of the ids that a key is made of, in their order."""
         used = {
             "user_id": True,
             "device_id": self._config.use_device_id,

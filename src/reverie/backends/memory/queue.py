@@ -416,7 +416,7 @@ class MemoryQueue:
             state.end(item, END_OF[move], settlement.error)
         else:
             item.status, item.error = Status.WAITING, settlement.error
-            state.on_retry(item)
+            state.on_moved(item)
             if delay and not lane.ordered:
                 item.place, item.due = None, self._clock.now() + delay
                 state.wakeup.expect(item.due)

@@ -110,10 +110,8 @@ class State:
         self.ever: Counter[tuple[str, Status]] = Counter()
         """How many of each label have ended so since the queue exists."""
         self.last_completed_at: int | None = None
-        self.on_end: Callable[[Item], None] = lambda _: None
-        """Hears of every message that ends, in the same step."""
-        self.on_retry: Callable[[Item], None] = lambda _: None
-        """Hears of every message that waits again after a run."""
+        self.on_moved: Callable[[Item], None] = lambda _: None
+        """Hears in the same step of every message that ends, or waits again after a run."""
         self.seqs = count(1)
         self._places = count(1)
 
@@ -237,7 +235,7 @@ class State:
         for scope in self.scopes(item.message.lane):
             scope.depth -= 1
         self.just_ended.append(item)
-        self.on_end(item)
+        self.on_moved(item)
 
     def finish(self) -> None:
         """End a move: let those go on that depended on what has ended, or fail with it; round by round."""

@@ -1,84 +1,53 @@
-"""Triggers in this process's memory, written to be read: the other stores do the same with statements."""
+"""Triggers in this process's memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.backends.moves import Status
+from reverie.backends.trigger_state import (
+    Moved,
+    Run,
+    Trigger,
+    TypeState,
+    added,
+    cancel,
+    due_of,
+    fire,
+    is_blocked,
+    is_news,
+    known_run,
+    known_type,
+    left_out,
+    move_run,
+    put_type,
+    run_now,
+    schedule_first,
+    state_of,
+    touch,
+)
 from reverie.backends.triggers import (
     GLOBAL_KEY,
     TRIGGERS,
-    CancelTask,
+    CancelTrigger,
     Due,
-    DueTask,
     KnownType,
-    RunTask,
-    TaskState,
+    RunTrigger,
     TypeStatistics,
-    kept_ms,
-    standing,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reverie.backends.memory.state import Item, State
-    from reverie.backends.triggers import Activity, Definition, Firing, TaskCommand, TaskStatus
+    from reverie.backends.triggers import Activity, Definition, Firing, TriggerCommand, TriggerState
     from reverie.message import Message
 
+    Key = tuple[str, str]
+    """The type and the user key of a trigger."""
+
 __all__ = ["MemoryTriggers"]
-
-
-@dataclass
-class Task:
-    """One trigger for one user key."""
-
-    activity: Activity | None
-    """What it was scheduled by; None if it belongs to no user."""
-    created_at: int
-    scheduled_at: int | None = None
-    anchor: int | None = None
-    last_activity: int | None = None
-    touched: bool = False
-    """Whether there was activity, or someone asked for a run, since its present run was fired."""
-    item_id: str | None = None
-    fired_at: int | None = None
-    """Set while its run is under way."""
-    ended: TaskStatus | None = None
-    """How its last run ended."""
-    expires_at: int | None = None
-    retry_count: int = 0
-    last_exec: int | None = None
-    previous_run: int | None = None
-    """When the run before the next one was fired."""
-
-    @property
-    def status(self) -> TaskStatus:
-        """See `standing`."""
-        return standing(self.fired_at, self.scheduled_at, self.ended)
-
-
-@dataclass
-class Type:
-    """A task type."""
-
-    definition: Definition
-    switched: bool | None = None
-    """What a person has set instead of what the configuration says."""
-    statistics: TypeStatistics = field(default_factory=lambda: TypeStatistics(task_type=""))
-
-    @property
-    def enabled(self) -> bool:
-        """Whether its tasks run."""
-        return self.definition.enabled if self.switched is None else self.switched
-
-    def count(self, **more: int) -> None:
-        """Add to the statistics."""
-        changed = {name: getattr(self.statistics, name) + number for name, number in more.items()}
-        self.statistics = msgspec.structs.replace(self.statistics, **changed)
 
 
 class MemoryTriggers:
@@ -88,20 +57,23 @@ class MemoryTriggers:
         """`submit` keeps messages in the same step, whatever the limits say."""
         self._state = state
         self._submit = submit
-        self._types: dict[str, Type] = {}
-        self._tasks: dict[tuple[str, str], Task] = {}
-        state.on_end = self._run_ended
-        state.on_retry = self._run_retried
+        self._types: dict[str, TypeState] = {}
+        self._statistics: dict[str, TypeStatistics] = {}
+        """By type; `pending` and `running` are counted when someone asks."""
+        self._triggers: dict[Key, Trigger] = {}
+        state.on_moved = self._run_moved
 
     async def put(self, definitions: Sequence[Definition], *, whole: bool = False) -> list[KnownType]:
         """See `TriggerStore.put`."""
         with self._state.lock:
-            return [self._put(definition) for definition in self._with_missing(definitions, whole=whole)]
+            known = [one for _, one in sorted(self._types.items())]
+            others = left_out(known, definitions) if whole else []
+            return [self._put(definition) for definition in (*definitions, *others)]
 
     async def types(self) -> list[KnownType]:
         """See `TriggerStore.types`."""
         with self._state.lock:
-            return [_known(kind) for _, kind in sorted(self._types.items())]
+            return [known_type(one) for _, one in sorted(self._types.items())]
 
     async def touch(self, activities: Sequence[Activity]) -> list[bool]:
         """See `TriggerStore.touch`."""
@@ -112,263 +84,135 @@ class MemoryTriggers:
         """See `TriggerStore.due`."""
         with self._state.lock:
             now = self._state.clock.now()
-            scheduled = sorted(
-                (task.scheduled_at, name, user_key, task)
-                for (name, user_key), task in self._tasks.items()
+            waiting = [
+                due_of(trigger)
+                for (name, user_key), trigger in self._triggers.items()
                 if name in types
-                and self._types[name].enabled
-                and task.scheduled_at is not None
-                and task.fired_at is None
-                and not self._is_blocked(task, user_key, types[name])
+                and self._is_enabled(name)
+                and trigger.scheduled_at is not None
+                and trigger.fired_at is None
+                and not is_blocked(trigger, self._others(user_key, types[name]))
+            ]
+            waiting.sort(key=lambda one: (one.scheduled_at, one.task_type, one.user_key))
+            due = [one for one in waiting if one.scheduled_at <= now]
+            following = waiting[min(len(due), limit) :]
+            return Due(
+                now=now,
+                triggers=due[:limit],
+                next_due=following[0].scheduled_at if following else None,
             )
-            due = [_due_task(name, key, task) for at, name, key, task in scheduled if at <= now]
-            later = (
-                [at for at, *_ in scheduled if at > now] if len(due) <= limit else [due[limit].scheduled_at]
-            )
-            return Due(now=now, tasks=due[:limit], next_due=min(later, default=None))
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         """See `TriggerStore.fire`."""
         with self._state.lock:
-            self._forget_old()
+            now = self._state.clock.now()
+            kept = self._triggers.items()
+            self._triggers = {key: one for key, one in kept if one.expires_at is None or one.expires_at > now}
             return [self._fire(firing) for firing in firings]
 
-    async def tasks(
+    async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
-    ) -> list[TaskState]:
-        """See `TriggerStore.tasks`."""
+    ) -> list[TriggerState]:
+        """See `TriggerStore.states`."""
         with self._state.lock:
-            keys = [user_key] if user_key is not None else sorted(k for t, k in self._tasks if t == task_type)
-            if user_key is None and after:
-                keys = [key for key in keys if key > after]
-            found = [(key, self._tasks[task_type, key]) for key in keys if (task_type, key) in self._tasks]
-            return [_state_of(task_type, key, task) for key, task in found][:limit]
+            found = [
+                trigger
+                for (name, key), trigger in sorted(self._triggers.items())
+                if name == task_type
+                and (key == user_key if user_key is not None else not after or key > after)
+            ]
+            return [state_of(trigger) for trigger in found[:limit]]
 
     async def statistics(self) -> list[TypeStatistics]:
         """See `TriggerStore.statistics`."""
         with self._state.lock:
-            return [self._statistics(name) for name in sorted(self._types)]
+            found = []
+            for name in sorted(self._types):
+                statuses = [one.status for (kind, _), one in self._triggers.items() if kind == name]
+                counts = {"pending": statuses.count("pending"), "running": statuses.count("running")}
+                found.append(msgspec.structs.replace(self._statistics[name], **counts))
+            return found
 
-    async def control(self, command: TaskCommand) -> bool:
+    async def control(self, command: TriggerCommand) -> bool:
         """See `TriggerStore.control`."""
         with self._state.lock:
-            if isinstance(command, CancelTask):
-                return self._cancel(command)
-            if isinstance(command, RunTask):
+            if isinstance(command, CancelTrigger):
+                key, now = (command.task_type, command.user_key), self._state.clock.now()
+                return self._keep(key, cancel(self._triggers.get(key), now))
+            if isinstance(command, RunTrigger):
                 return self._run_now(command.activity)
-            kind = self._types.get(command.task_type)
-            if kind is not None:
-                kind.switched = command.enabled
+            known = self._types.get(command.task_type)
+            if known is not None:
+                self._types[known.name] = msgspec.structs.replace(known, switched=command.enabled)
                 self._state.wakeup.notify((TRIGGERS,))
-            return kind is not None
-
-    def _with_missing(self, definitions: Sequence[Definition], *, whole: bool) -> list[Definition]:
-        """With those that a whole configuration leaves out: they are disabled by it."""
-        if not whole or not definitions:
-            return list(definitions)
-        names, version = {d.name for d in definitions}, definitions[0].version
-        missing = [kind.definition for name, kind in self._types.items() if name not in names]
-        left_out = [
-            msgspec.structs.replace(d, enabled=False, version=version) for d in missing if d.version < version
-        ]
-        return [*definitions, *left_out]
+            return known is not None
 
     def _put(self, definition: Definition) -> KnownType:
-        kind = self._types.get(definition.name)
-        if kind is None or definition.version > kind.definition.version:
-            changed = kind is None or kind.definition.fields != definition.fields
-            statistics = TypeStatistics(task_type=definition.name) if kind is None else kind.statistics
-            kind = self._types[definition.name] = Type(definition, None, statistics)
-            self._schedule_first(definition, anew=changed)
-        elif definition.version == kind.definition.version and (
-            definition.fields != kind.definition.fields or definition.enabled != kind.definition.enabled
-        ):
-            return msgspec.structs.replace(_known(kind), differs=True)
-        return _known(kind)
-
-    def _schedule_first(self, definition: Definition, *, anew: bool) -> None:
-        """Let a type that belongs to no user be due, if it has no due time yet or another schedule."""
-        if definition.first_due is None:
-            return
-        task = self._tasks.setdefault((definition.name, GLOBAL_KEY), Task(None, self._state.clock.now()))
-        if task.scheduled_at is None or anew:
-            task.scheduled_at = task.anchor = definition.first_due
+        before = self._types.get(definition.name)
+        after = put_type(before, definition)
+        if after is not before:
+            self._types[after.name] = after
+            self._statistics.setdefault(after.name, TypeStatistics(task_type=after.name))
+            key, now = (after.name, GLOBAL_KEY), self._state.clock.now()
+            anew = before is None or before.fields != after.fields
+            self._keep(key, schedule_first(self._triggers.get(key), definition, now, anew=anew))
             self._state.wakeup.notify((TRIGGERS,))
+        return known_type(after, definition)
 
     def _touch(self, activity: Activity) -> bool:
-        kind, now = self._types.get(activity.task_type), self._state.clock.now()
-        if kind is None or not kind.enabled:
-            return False
-        task = self._tasks.setdefault((activity.task_type, activity.user_key), Task(activity, now))
-        task.activity, task.last_activity = activity, now
-        if task.fired_at is not None:
-            first, task.touched = not task.touched, True
-            return first
-        if task.scheduled_at is None:
-            self._schedule(task, now + activity.interval_ms)
-            return True
-        if activity.debounce:
-            latest = task.created_at + activity.max_wait_ms if activity.max_wait_ms is not None else None
-            moved = now + activity.interval_ms
-            task.scheduled_at = task.anchor = moved if latest is None else min(moved, latest)
-        return False
+        key, now = (activity.task_type, activity.user_key), self._state.clock.now()
+        return self._is_enabled(activity.task_type) and self._keep(
+            key, touch(self._triggers.get(key), activity, now)
+        )
 
-    def _schedule(self, task: Task, moment: int) -> None:
-        now = self._state.clock.now()
-        task.created_at, task.scheduled_at, task.anchor = now, moment, moment
-        task.retry_count, task.expires_at = 0, None
-        self._state.wakeup.notify((TRIGGERS,))
-
-    def _is_blocked(self, task: Task, user_key: str, depends_on: Sequence[str]) -> bool:
-        """Whether a type that it depends on is scheduled or runs, and has not ended well since it ran."""
-        others = [other for name in depends_on if (other := self._tasks.get((name, user_key))) is not None]
-        since = task.previous_run or 0
-        return any(
-            other.status in {"pending", "running"} and (other.last_exec or 0) <= since for other in others
+    def _run_now(self, activity: Activity) -> bool:
+        key, now = (activity.task_type, activity.user_key), self._state.clock.now()
+        return self._is_enabled(activity.task_type) and self._keep(
+            key, run_now(self._triggers.get(key), activity, now)
         )
 
     def _fire(self, firing: Firing) -> bool:
-        name, now = firing.task.task_type, self._state.clock.now()
-        task, kind = self._tasks.get((name, firing.task.user_key)), self._types.get(name)
-        if task is None or kind is None or task.scheduled_at != firing.task.scheduled_at:
+        key, now = (firing.trigger.task_type, firing.trigger.user_key), self._state.clock.now()
+        if not self._is_enabled(firing.trigger.task_type):
             return False
-        if task.fired_at is not None or not kind.enabled:
-            return False
-        task.scheduled_at, task.anchor = firing.next_at, firing.next_anchor
-        if firing.message is None:
-            kind.count(skipped=1)
-            return True
-        task.item_id, task.fired_at, task.previous_run = firing.message.item_id, now, now
-        task.touched, task.retry_count = False, 0
-        late = max(0, now - firing.task.scheduled_at)
-        kind.count(fired=1, lateness_ms=late)
-        most = max(late, kind.statistics.max_lateness_ms)
-        kind.statistics = msgspec.structs.replace(kind.statistics, max_lateness_ms=most)
-        self._submit([firing.message])
-        item = self._state.items[firing.message.key]
-        if item.status.ended:  # its message was there before: nobody else would end this run
-            self._run_ended(item)
-        return True
+        fired = self._keep(key, fire(self._triggers.get(key), firing, now))
+        message = firing.message
+        if fired and message is not None:
+            self._submit([message])
+            ended = known_run(message, _run(self._state.items[message.key]))
+            if ended is not None:
+                self._keep(key, move_run(self._triggers.get(key), ended, now))
+        return fired
 
-    def _task_of(self, item: Item) -> Task | None:
-        """The task whose run this is, while that is under way."""
+    def _run_moved(self, item: Item) -> None:
+        """Tell the trigger that has made this message, if any, that it has ended or waits again."""
         message = item.message
-        if message.user_key is None:
-            return None
-        task = self._tasks.get((message.label, message.user_key))
-        under_way = task is not None and task.fired_at is not None and task.item_id == message.item_id
-        return task if under_way else None
+        if message.user_key is not None:
+            key, now = (message.label, message.user_key), self._state.clock.now()
+            self._keep(key, move_run(self._triggers.get(key), _run(item), now))
 
-    def _run_retried(self, item: Item) -> None:
-        if task := self._task_of(item):
-            task.retry_count = item.message.attempts
-
-    def _run_ended(self, item: Item) -> None:
-        task = self._task_of(item)
-        if task is None or task.fired_at is None:
-            return
-        now, good, kind = (
-            self._state.clock.now(),
-            item.status is Status.COMPLETED,
-            self._types[item.message.label],
-        )
-        kind.count(runs=1, failures=0 if good else 1, duration_ms=now - task.fired_at)
-        error = kind.statistics.last_error if good else item.error
-        kind.statistics = msgspec.structs.replace(kind.statistics, last_run_at=now, last_error=error)
-        task.fired_at, task.ended = None, "completed" if good else "failed"
-        task.last_exec = now if good else task.last_exec
-        if task.activity is not None:
-            activity = task.activity
-            task.expires_at = now + kept_ms(activity.ttl_ms, activity.interval_ms)
-            if task.touched:
-                self._schedule(task, now + activity.interval_ms)
-        elif task.touched:
-            task.scheduled_at = now
-        task.touched = False
-        self._state.wakeup.notify((TRIGGERS,))
-
-    def _cancel(self, command: CancelTask) -> bool:
-        task = self._tasks.get((command.task_type, command.user_key))
-        if task is None or task.activity is None or not (task.scheduled_at is not None or task.touched):
-            return False
-        task.scheduled_at, task.anchor, task.touched = None, None, False
-        if task.fired_at is None and task.ended is None:
-            del self._tasks[command.task_type, command.user_key]
-        elif task.fired_at is None:
-            task.expires_at = self._state.clock.now() + kept_ms(
-                task.activity.ttl_ms, task.activity.interval_ms
-            )
-        self._state.wakeup.notify((TRIGGERS,))  # another type may have waited for this run
-        return True
-
-    def _run_now(self, activity: Activity) -> bool:
-        kind, now = self._types.get(activity.task_type), self._state.clock.now()
-        if kind is None or not kind.enabled:
-            return False
-        own = None if activity.user_key == GLOBAL_KEY else activity
-        task = self._tasks.setdefault((activity.task_type, activity.user_key), Task(own, now))
-        if task.fired_at is not None:
-            task.touched = True
-        elif own is None:
-            task.scheduled_at = now  # the schedule goes on from its anchor
+    def _keep(self, key: Key, moved: Moved) -> bool:
+        """Write what comes of a move, and tell the clocks if it concerns them."""
+        before, after = self._triggers.pop(key, None), moved.trigger
+        if after is not None:
+            self._triggers[key] = after
+        if moved.counted is not None:
+            name = moved.counted.task_type
+            self._statistics[name] = added(self._statistics[name], moved.counted)
+        if is_news(before, after):
             self._state.wakeup.notify((TRIGGERS,))
-        else:
-            self._schedule(task, now)
-        return True
+        return moved.answer
 
-    def _statistics(self, name: str) -> TypeStatistics:
-        tasks = [task for (kind, _), task in self._tasks.items() if kind == name]
-        pending, running = (sum(task.status == word for task in tasks) for word in ("pending", "running"))
-        return msgspec.structs.replace(self._types[name].statistics, pending=pending, running=running)
+    def _is_enabled(self, task_type: str) -> bool:
+        known = self._types.get(task_type)
+        return known is not None and known.enabled
 
-    def _forget_old(self) -> None:
-        now = self._state.clock.now()
-        old = [
-            key
-            for key, task in self._tasks.items()
-            if task.expires_at is not None
-            and task.expires_at <= now
-            and task.scheduled_at is None
-            and task.fired_at is None
-        ]
-        for key in old:
-            del self._tasks[key]
+    def _others(self, user_key: str, task_types: Sequence[str]) -> list[Trigger]:
+        """The triggers of these types for a user key, as far as there are any."""
+        found = [self._triggers.get((name, user_key)) for name in task_types]
+        return [one for one in found if one is not None]
 
 
-def _known(kind: Type) -> KnownType:
-    definition = kind.definition
-    return KnownType(
-        name=definition.name, fields=definition.fields, enabled=kind.enabled, version=definition.version
-    )
-
-
-def _whose(task: Task) -> dict[str, str | None]:
-    names = ("user_id", "device_id", "agent_id")
-    return {name: None if task.activity is None else getattr(task.activity, name) for name in names}
-
-
-def _due_task(name: str, user_key: str, task: Task) -> DueTask:
-    assert task.scheduled_at is not None
-    return DueTask(
-        task_type=name,
-        user_key=user_key,
-        **_whose(task),
-        scheduled_at=task.scheduled_at,
-        anchor=task.scheduled_at if task.anchor is None else task.anchor,
-        last_item_id=task.item_id,
-    )
-
-
-def _state_of(name: str, user_key: str, task: Task) -> TaskState:
-    return TaskState(
-        task_type=name,
-        user_key=user_key,
-        status=task.status,
-        **_whose(task),
-        created_at=task.created_at,
-        scheduled_at=task.scheduled_at,
-        last_activity=task.last_activity,
-        item_id=task.item_id,
-        retry_count=task.retry_count,
-        last_exec=task.last_exec,
-    )
+def _run(item: Item) -> Run:
+    message = item.message
+    return Run(message.label, message.user_key, message.item_id, item.status, message.attempts, item.error)

@@ -50,9 +50,8 @@
 How ids are written stands in `backends/lane_keys.py`. `{item}` is a user's encoded id, `:` and the id of an
 item, encoded together once more. `{status_prefix}` is `memos` for the queue with the default prefix, for
 others their prefix and `-status`; `{trigger_prefix}` is `scheduler`, or their prefix and `-scheduler`. A lane
-has three parts after the prefix, the queue's own keys have one, two or five. What the hash of a task has
-stands in `lua/tasks.lua`; a user key comes last and is not encoded: its builder sees to it that no two are
-alike.
+has three parts after the prefix, the queue's own keys have one, two or five. `lua/trigger_hashes.lua` lists
+the fields of a task's hash. A user key comes last and is not encoded: no two user keys are alike.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ COMMON = (
     "plain",
     "places",
     "uniques",
-    "tasks",
+    "trigger_hashes",
     "ends",
     "limits",
     "submit",

@@ -1,21 +1,22 @@
-"""Triggers on Redis: each call is one call of one function on the server, over the whole batch."""
+"""Triggers on Redis: each method is one call of one function on the server, for its whole batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import decode_id, encode_id
 from reverie.backends.redis.rows import message_row
 from reverie.backends.triggers import (
-    CancelTask,
+    CancelTrigger,
     Due,
-    DueTask,
+    DueTrigger,
     KnownType,
-    RunTask,
-    TaskState,
+    RunTrigger,
+    TriggerState,
     TypeStatistics,
 )
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from reverie.backends.moves import QueueLimits
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
-    from reverie.backends.triggers import Activity, Definition, Firing, TaskCommand
+    from reverie.backends.triggers import Activity, Definition, Firing, TriggerCommand
 
 __all__ = ["RedisTriggers"]
 
@@ -40,44 +41,35 @@ class _Reply(msgspec.Struct, array_like=True, frozen=True):
 
 class _TypesReply(_Reply, frozen=True):
     types: list[tuple[str, list[str], bool, int, bool]]
-    """Encoded name, names and texts of its fields in turn, enabled, version, whether another was put."""
+    """Encoded name; names and texts of the fields in turn; enabled; version; whether the put one differs."""
 
 
-class _WordsReply(_Reply, frozen=True):
-    words: list[bool]
+class _AnswersReply(_Reply, frozen=True):
+    answers: list[bool]
 
 
-class _WordReply(_Reply, frozen=True):
-    word: bool
-
-
-class _DueRow(msgspec.Struct, frozen=True):
-    task_type: str
-    user_key: str
-    scheduled_at: int
-    anchor: int
-    user_id: str | None = None
-    device_id: str | None = None
-    agent_id: str | None = None
-    last_item_id: str | None = None
+class _AnswerReply(_Reply, frozen=True):
+    answer: bool
 
 
 class _DueReply(_Reply, frozen=True):
-    tasks: list[_DueRow]
+    triggers: list[DueTrigger]
+    """Their types are encoded."""
     next_due: int
     """-1 if nothing is scheduled."""
 
 
-class _TasksReply(_Reply, frozen=True):
-    tasks: list[TaskState]
+class _StatesReply(_Reply, frozen=True):
+    states: list[TriggerState]
+    """Their types are encoded."""
 
 
 class _StatisticsReply(_Reply, frozen=True):
     types: list[tuple[str, list[str]]]
-    """Encoded name; names and texts of what is counted, in turn."""
+    """Encoded name; names and texts of the statistics in turn."""
 
 
-R = TypeVar("R", _TypesReply, _WordsReply, _WordReply, _DueReply, _TasksReply, _StatisticsReply)
+R = TypeVar("R", _TypesReply, _AnswersReply, _AnswerReply, _DueReply, _StatesReply, _StatisticsReply)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -86,7 +78,7 @@ class RedisTriggers:
     """See `reverie.backends.interface.TriggerStore`."""
 
     def __init__(self, library: Library, keys: Keys, limits: QueueLimits) -> None:
-        """`limits` are those of the queue."""
+        """`limits` are the queue's."""
         self._library = library
         self._keys = keys
         self._limits_row = wire.limits_row(limits)
@@ -104,7 +96,7 @@ class RedisTriggers:
     async def touch(self, activities: Sequence[Activity]) -> list[bool]:
         """See `TriggerStore.touch`."""
         request = {"activities": [_activity_row(activity) for activity in activities]}
-        return (await self._call("touch", request, _WordsReply)).words
+        return (await self._call("touch", request, _AnswersReply)).answers
 
     async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
         """See `TriggerStore.due`."""
@@ -115,7 +107,7 @@ class RedisTriggers:
         reply = await self._call("due", {"types": rows, "limit": limit}, _DueReply)
         return Due(
             now=reply.now,
-            tasks=[_due_task(row) for row in reply.tasks],
+            triggers=[replace(one, task_type=decode_id(one.task_type)) for one in reply.triggers],
             next_due=None if reply.next_due < 0 else reply.next_due,
         )
 
@@ -125,15 +117,15 @@ class RedisTriggers:
             "firings": [_firing_row(firing, self._keys) for firing in firings],
             "limits": self._limits_row,
         }
-        return (await self._call("fire", request, _WordsReply)).words
+        return (await self._call("fire", request, _AnswersReply)).answers
 
-    async def tasks(
+    async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
-    ) -> list[TaskState]:
-        """See `TriggerStore.tasks`."""
+    ) -> list[TriggerState]:
+        """See `TriggerStore.states`."""
         request = {"type": encode_id(task_type), "user_key": user_key, "after": after, "limit": limit}
-        reply = await self._call("tasks", request, _TasksReply)
-        return [msgspec.structs.replace(task, task_type=task_type) for task in reply.tasks]
+        reply = await self._call("states", request, _StatesReply)
+        return [replace(one, task_type=task_type) for one in reply.states]
 
     async def statistics(self) -> list[TypeStatistics]:
         """See `TriggerStore.statistics`."""
@@ -141,9 +133,9 @@ class RedisTriggers:
         found = [_statistics(decode_id(kind), _pairs(texts)) for kind, texts in reply.types]
         return sorted(found, key=lambda one: one.task_type)
 
-    async def control(self, command: TaskCommand) -> bool:
+    async def control(self, command: TriggerCommand) -> bool:
         """See `TriggerStore.control`."""
-        return (await self._call("control", _command(command), _WordReply)).word
+        return (await self._call("control", _command(command), _AnswerReply)).answer
 
     async def _call(self, function: str, request: dict[str, Any], reply: type[R]) -> R:
         answer = await self._library.call(f"trigger_{function}", _encode(request))
@@ -170,21 +162,21 @@ def _activity_row(activity: Activity) -> _Row:
     )
 
 
-def _command(command: TaskCommand) -> dict[str, Any]:
+def _command(command: TriggerCommand) -> dict[str, Any]:
     request: dict[str, Any] = {"command": type(command).__struct_config__.tag}
-    if isinstance(command, RunTask):
+    if isinstance(command, RunTrigger):
         return request | {"activity": _activity_row(command.activity)}
     request["type"] = encode_id(command.task_type)
-    if isinstance(command, CancelTask):
+    if isinstance(command, CancelTrigger):
         return request | {"user_key": command.user_key}
     return request | {"enabled": command.enabled}
 
 
 def _firing_row(firing: Firing, keys: Keys) -> _Row:
-    task = firing.task
+    trigger = firing.trigger
     message = None if firing.message is None else message_row(firing.message, keys)
-    moments = (task.scheduled_at, firing.next_at, firing.next_anchor)
-    return (encode_id(task.task_type), task.user_key, *moments, message)
+    moments = (trigger.scheduled_at, firing.next_at, firing.next_anchor)
+    return (encode_id(trigger.task_type), trigger.user_key, *moments, message)
 
 
 def _pairs(flat: list[str]) -> dict[str, str]:
@@ -199,19 +191,6 @@ def _known_types(reply: _TypesReply) -> list[KnownType]:
         )
         for kind, fields, enabled, version, differs in reply.types
     ]
-
-
-def _due_task(row: _DueRow) -> DueTask:
-    return DueTask(
-        task_type=decode_id(row.task_type),
-        user_key=row.user_key,
-        user_id=row.user_id,
-        device_id=row.device_id,
-        agent_id=row.agent_id,
-        scheduled_at=row.scheduled_at,
-        anchor=row.anchor,
-        last_item_id=row.last_item_id,
-    )
 
 
 def _statistics(name: str, texts: dict[str, str]) -> TypeStatistics:

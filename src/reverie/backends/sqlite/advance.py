@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.backends.moves import Advance, Status
 from reverie.backends.sqlite.attempts import forget_attempts, note_run
 from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
-from reverie.backends.sqlite.runs import Run
+from reverie.backends.trigger_state import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

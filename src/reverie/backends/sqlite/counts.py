@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.backends.moves import Status
-from reverie.backends.triggers import LAST_RUN_KEPT_MS
+from reverie.backends.trigger_state import LEAST_KEPT_MS
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def count_if_needed(connection: apsw.Connection) -> None:
 
 
 def count_anew(connection: apsw.Connection) -> None:
-    """Make counts, and the tasks of triggers, what the messages say.
+    """Make counts, and triggers, what the messages say.
 
     What was ever completed stays, as far as it was counted.
     """
     for name in ("forget_counts", "count_all", "set_counted", "drop_orphans"):
         connection.execute(SQL[name])
-    connection.execute(SQL["end_lost_runs"], {"least_kept_ms": LAST_RUN_KEPT_MS})
+    connection.execute(SQL["end_lost_runs"], {"least_kept_ms": LEAST_KEPT_MS})
     connection.execute(SQL["count_tasks"])

@@ -36,10 +36,10 @@ SET counted_turn = turn,
     ), 0)
 
 -- name: end_lost_runs
--- Tasks whose run was ended by a process that does not know of them, or whose message is gone. What was touched
--- meanwhile is due again, as after any end.
+-- Triggers whose run was ended by a process that does not know of triggers, or whose message is gone. The rules are
+-- those of `move_run` in `trigger_state.py`.
 UPDATE trigger_tasks
-SET fired_at_epoch = NULL, ended = iif(lost.good, 'completed', 'failed'),
+SET fired_at_epoch = NULL, touched = 0, ended = iif(lost.good, 'completed', 'failed'),
     last_exec_epoch = iif(lost.good, lost.ended_at, last_exec_epoch),
     scheduled_at_epoch = iif(touched, lost.ended_at + coalesce(interval_ms, 0), scheduled_at_epoch),
     anchor_epoch = iif(touched AND trigger_tasks.user_id IS NOT NULL, lost.ended_at + interval_ms, anchor_epoch),

@@ -11,9 +11,9 @@ from reverie.backends.sqlite.advance import lose
 from reverie.backends.sqlite.attempts import note_run
 from reverie.backends.sqlite.claim import claimed_together, identity
 from reverie.backends.sqlite.rows import load_statements, status_of, to_json
-from reverie.backends.sqlite.runs import Run
 from reverie.backends.sqlite.step import ANY_DEPENDANTS, UNWRITABLE
 from reverie.backends.sqlite.submit import insert
+from reverie.backends.trigger_state import Run
 from reverie.base.failpoints import failpoint
 from reverie.errors import VersionConflictError
 

@@ -19,7 +19,8 @@ from reverie.backends.moves import Status
 from reverie.backends.sqlite import counts
 from reverie.backends.sqlite.attempts import note_end
 from reverie.backends.sqlite.rows import decode_json, to_json
-from reverie.backends.sqlite.runs import Run, write_runs
+from reverie.backends.sqlite.trigger_rows import write_runs
+from reverie.backends.trigger_state import Run
 from reverie.errors import InvalidMessageError, QueueFullError
 from reverie.storage.queries import load_queries
 

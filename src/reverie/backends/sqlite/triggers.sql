@@ -2,7 +2,7 @@
 SELECT name, fields, enabled, version, switched FROM trigger_types ORDER BY name
 
 -- name: write_type
--- A newer configuration: it forgets what a person has switched, and keeps what is known of the runs.
+-- A newer configuration forgets what a person has switched. The statistics stay.
 INSERT INTO trigger_types (name, fields, enabled, version) VALUES (:name, :fields, :enabled, :version)
 ON CONFLICT (name) DO UPDATE
 SET fields = excluded.fields, enabled = excluded.enabled, version = excluded.version, switched = NULL
@@ -10,10 +10,9 @@ SET fields = excluded.fields, enabled = excluded.enabled, version = excluded.ver
 -- name: switch_type
 UPDATE trigger_types SET switched = :enabled WHERE name = :name RETURNING 1
 
--- name: due_tasks
--- The first of each type that are due, those due longest first; and when the next one is. Types come as
--- [[name, [types it depends on]], …]. A task is left out while one of those is scheduled or runs for the same user key
--- and has not ended well since the task was fired last.
+-- name: due_triggers
+-- The triggers that are due, the longest due first; and the next due time after that. Types come as
+-- [[name, [types it depends on]], …]. A trigger is left out while `is_blocked` of `trigger_state.py` holds.
 SELECT (
     SELECT json_group_array(json_array(
       task_type, user_key, user_id, device_id, agent_id, scheduled_at_epoch,
@@ -54,23 +53,17 @@ SELECT (
   )
 
 -- name: known_runs
--- How these messages stand: [[user_id, id], …].
-SELECT m.message_type, m.id, m.status, m.error_message, m.retry_count FROM json_each(:keys) AS given
+-- Messages by their keys, [[user_id, id], …].
+SELECT m.user_id, m.id, m.message_type, m.extra ->> '$.user_key', m.status, m.error_message, m.retry_count
+FROM json_each(:keys) AS given
   CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
 
--- name: task
-SELECT task_type, user_key, iif(fired_at_epoch IS NOT NULL, 'running',
-    iif(scheduled_at_epoch IS NOT NULL, 'pending', coalesce(ended, 'pending'))),
-  user_id, device_id, agent_id, created_at_epoch, scheduled_at_epoch, last_activity_epoch, item_id, retry_count,
-  last_exec_epoch
-FROM trigger_tasks WHERE task_type = :task_type AND user_key = :user_key LIMIT :limit
+-- name: trigger
+-- The columns of a trigger are the fields of `Trigger`, in their order.
+SELECT * FROM trigger_tasks WHERE task_type = :task_type AND user_key = :user_key
 
--- name: tasks
-SELECT task_type, user_key, iif(fired_at_epoch IS NOT NULL, 'running',
-    iif(scheduled_at_epoch IS NOT NULL, 'pending', coalesce(ended, 'pending'))),
-  user_id, device_id, agent_id, created_at_epoch, scheduled_at_epoch, last_activity_epoch, item_id, retry_count,
-  last_exec_epoch
-FROM trigger_tasks
+-- name: page_of_triggers
+SELECT * FROM trigger_tasks
 WHERE task_type = :task_type AND user_key >= :after AND (:after = '' OR user_key <> :after)
 ORDER BY user_key LIMIT :limit
 

@@ -49,7 +49,7 @@ def explain(
 
 
 def _zone(cron: str, timezone: str) -> ZoneInfo:
-    """The zone; both are checked as the settings are."""
+    """The zone; it and the expression are checked as in the settings."""
     from zoneinfo import ZoneInfo
 
     from pydantic import ValidationError
@@ -67,7 +67,7 @@ def _zone(cron: str, timezone: str) -> ZoneInfo:
 
 
 def _moment(start: str | None, zone: ZoneInfo) -> int:
-    """A moment as it is typed: without a zone of its own it is of this one."""
+    """Parse a date and time; without an offset of its own it is in this zone."""
     import time
     from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""Timed tasks: `reverie triggers`."""
+"""`reverie triggers`: look at timed tasks, run, cancel and switch them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reverie.cli.output import last_line, moment, note, plain, print_json, print
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reverie.backends.triggers import TaskState
+    from reverie.backends.triggers import TriggerState
     from reverie.face.scheduler import Scheduler
     from reverie.triggers.overview import TypeOverview
     from reverie.triggers.service import Who
@@ -36,12 +36,12 @@ Device = Annotated[Text, typer.Option("--device", help="Of this device. Default:
 Agent = Annotated[Text, typer.Option("--agent", help="Of this agent. Default: the default agent.")]
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 AT_ONCE = 1000
-"""Tasks that are looked at in one step when all of a type are cancelled."""
+"""The most tasks in one step when all of a type are cancelled."""
 
 
 @contextmanager
 def _following(url: str | None, *, acts: bool = False) -> Iterator[Scheduler]:
-    """The scheduler, which leaves the types in force as they are; who acts needs that there are some."""
+    """A scheduler that follows the types in force. If there are none and it acts, it brings its own."""
     with opened(url) as scheduler:
         scheduler.triggers.only_look(unless_empty=acts)
         yield scheduler
@@ -198,7 +198,7 @@ def _switch(url: str | None, task_type: str, *, enabled: bool, json: bool) -> No
 
 
 def _cancel_all(scheduler: Scheduler, task_type: str, *, ask: bool) -> int:
-    """Cancel the tasks of all users, page by page; how many there were."""
+    """Cancel the tasks of all users, page by page; the answer is how many there were."""
     (about,) = scheduler.triggers.overview(task_type)
     number = about.statistics.pending + about.statistics.running
     question = f"cancel up to {number} tasks of {plain(task_type)}?"
@@ -218,7 +218,7 @@ def _cancel_all(scheduler: Scheduler, task_type: str, *, ask: bool) -> int:
 def _who(
     scheduler: Scheduler, task_type: str, user: str | None, device: str | None, agent: str | None
 ) -> Who:
-    """Whose task is meant; where activity makes it run, somebody's."""
+    """Whose task is meant. A type that activity makes run needs a user."""
     from reverie.errors import InvalidSelectionError
 
     (about,) = scheduler.triggers.overview(task_type)
@@ -248,7 +248,7 @@ def _row(one: TypeOverview) -> tuple[Any, ...]:
     )
 
 
-def _task_row(task: TaskState) -> tuple[Any, ...]:
+def _task_row(task: TriggerState) -> tuple[Any, ...]:
     return (
         task.user_id,
         task.device_id,
@@ -287,7 +287,7 @@ def _print_type(one: TypeOverview) -> None:
 
 
 def _when(settings: dict[str, Any]) -> str:
-    """What makes a type run, in a few words."""
+    """Describe in a few words what makes a type run."""
     if settings["trigger_mode"] == "cron":
         return f"{settings['cron']} ({settings['timezone']})"
     interval = _duration(settings["interval"])

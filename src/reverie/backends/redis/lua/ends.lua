@@ -63,9 +63,9 @@ local function end_item(step, user, item_id, item, status, problem, outcome)
     note_run(step, user, item_id, item, outcome or status, problem)
     item.run = ''
   end
-  local task = run_of(step, item_id, item)
-  if task then
-    end_run(step, task, status == 'completed', status == 'cancelled' and 'cancelled' or problem)
+  local trigger = run_of(step, item_id, item)
+  if trigger then
+    end_run(step, trigger, status == 'completed', status == 'cancelled' and 'cancelled' or problem)
   end
   item.status, item.body = status, nil
   item.rare.due, item.rare.cancel_requested = nil, nil
@@ -247,7 +247,7 @@ end
 -- The same, and writes all else that the step has collected.
 local function finish(step)
   arrange(step)
-  write_tasks(step)
+  write_triggers(step)
   wake_workers(step)
   tell_of_room(step)
   write_counts(step)

@@ -1,21 +1,21 @@
--- Firing: which tasks are due, and how they become messages. What tasks are stands in `tasks.lua`.
+-- Firing: which triggers are due, and how they become messages. Triggers are described in `trigger_hashes.lua`.
 
-local LOOKED_AT = 1000 -- tasks of one type that may be put aside in one look for what is due
+local LOOKED_AT = 1000 -- triggers of one type that one look puts aside at most
 local PAGE = 100
-local FORGOTTEN = 100 -- finished tasks of one type that one look forgets at most
+local FORGOTTEN = 100 -- finished triggers of one type that one look forgets at most
 local IS_OPEN = { pending = true, running = true }
 
--- Whether one that a task depends on is scheduled or runs, and has not ended well since the task was fired. Then the
--- task is put aside: it need not be looked at before that one changes.
+-- Whether a trigger is blocked: see `is_blocked` of the rules. If it is, it is put aside: nobody looks at it before the
+-- trigger that blocks it changes.
 local function put_aside(step, kind, key, depends_on)
-  local task = #depends_on > 0 and read_task(step, kind, key)
-  for _, name in ipairs(task and depends_on or {}) do
-    local other = read_task(step, name, key)
-    if other and IS_OPEN[status_of(other)] and (other.last_exec or 0) <= (task.last_run or 0) then
-      set_task(step, task, 'blocked', '1')
+  local trigger = #depends_on > 0 and read_trigger(step, kind, key)
+  for _, name in ipairs(trigger and depends_on or {}) do
+    local other = read_trigger(step, name, key)
+    if other and IS_OPEN[status_of(other)] and (other.last_exec or 0) <= (trigger.last_run or 0) then
+      set_trigger(step, trigger, 'blocked', '1')
       local blocks = other.blocks or ''
       if not string.find(',' .. blocks, ',' .. kind .. ',', 1, true) then
-        set_task(step, other, 'blocks', blocks .. kind .. ',')
+        set_trigger(step, other, 'blocks', blocks .. kind .. ',')
       end
       return true
     end
@@ -23,8 +23,8 @@ local function put_aside(step, kind, key, depends_on)
   return false
 end
 
--- At most `wanted` tasks of a type whose due times are in a range, the earliest first, without those that are put
--- aside; and whether there may be more because too many were.
+-- At most `wanted` triggers of a type whose due times are in a range, the earliest first, without those that are put
+-- aside. The second answer: whether there may be more, because too many were put aside in this look.
 local function look_for(step, kind, depends_on, first, last, wanted)
   local own, found, looked = step.triggers .. ':queue:' .. kind, {}, 0
   local most = #depends_on > 0 and wanted + LOOKED_AT or wanted
@@ -44,66 +44,66 @@ local function look_for(step, kind, depends_on, first, last, wanted)
   return found, #found < wanted
 end
 
--- Those that were put aside because of others than a type depends on now come back.
+-- Puts back the triggers of a type that were put aside, if the type depends on others now.
 local function heed(step, kind, depends_on)
   local own, wanted = step.triggers .. ':statistics:' .. kind, table.concat(depends_on, ',')
   if (redis.call('HGET', own, 'depends_on') or '') ~= wanted then
     redis.call('HSET', own, 'depends_on', wanted)
     for _, key in ipairs(redis.call('ZRANGE', step.triggers .. ':blocked:' .. kind, 0, -1)) do
-      local task = read_task(step, kind, key)
-      if task then
-        set_task(step, task, 'blocked', nil)
+      local trigger = read_trigger(step, kind, key)
+      if trigger then
+        set_trigger(step, trigger, 'blocked', nil)
       end
     end
-    write_tasks(step)
+    write_triggers(step)
   end
 end
 
--- Forgets finished tasks whose time is over; one that has gone by itself leaves the list of all.
+-- Forgets finished triggers whose time is over. One that has expired leaves the list of all.
 local function forget_finished(step, kind)
   local own = step.triggers .. ':finished:' .. kind
   local keys = redis.call('ZRANGE', own, '-inf', seconds(step.now), 'BYSCORE', 'LIMIT', 0, FORGOTTEN)
   for _, key in ipairs(keys) do
-    local task = read_task(step, kind, key)
-    if not task then
+    local trigger = read_trigger(step, kind, key)
+    if not trigger then
       redis.call('ZREM', step.triggers .. ':tasks:' .. kind, key)
-    elseif not IS_OPEN[status_of(task)] then
-      drop_task(step, task)
+    elseif not IS_OPEN[status_of(trigger)] then
+      drop_trigger(step, trigger)
     end
   end
   send('ZREM', own, keys)
 end
 
--- The task that was found by its due time; nothing if somebody has changed or removed it by hand: then that is noted.
-local function found_task(step, found)
-  local task = read_task(step, found.kind, found.key)
-  local at = task and not task.running and task.scheduled_at
+-- The trigger that was found by its due time. If a person has changed or removed its hash, mend the queue: nothing.
+local function found_trigger(step, found)
+  local trigger = read_trigger(step, found.kind, found.key)
+  local at = trigger and not trigger.running and trigger.scheduled_at
   if at == found.at then
-    return task
+    return trigger
   end
   local own = step.triggers .. ':queue:' .. found.kind
   if at then
     redis.call('ZADD', own, seconds(at), found.key)
   else
     redis.call('ZREM', own, found.key)
-    tally(step, found.kind, 'pending', task and 0 or -1)
+    tally(step, found.kind, 'pending', trigger and 0 or -1)
   end
 end
 
-local function due_row(task)
+local function due_row(trigger)
   return {
-    task_type = task.kind,
-    user_key = task.key,
-    user_id = task.user_id,
-    device_id = task.device_id,
-    agent_id = task.agent_id,
-    scheduled_at = task.scheduled_at,
-    anchor = task.anchor or task.scheduled_at,
-    last_item_id = task.item_id,
+    task_type = trigger.kind,
+    user_key = trigger.key,
+    user_id = trigger.user_id,
+    device_id = trigger.device_id,
+    agent_id = trigger.agent_id,
+    scheduled_at = trigger.scheduled_at,
+    anchor = trigger.anchor or trigger.scheduled_at,
+    last_item_id = trigger.item_id,
   }
 end
 
--- What is due of the types of the request, each with those it depends on; and the first moment after that, if any.
+-- The due triggers of the types in the request, and the first due time after now, if any.
 local function look_at_all(step, limit)
   local due, now, next_due = {}, seconds(step.now), nil
   for order, row in ipairs(step.request.types) do
@@ -140,14 +140,14 @@ local function due_call(_, arguments)
     next_due = due[limit + 1].at
   end
   for index = 1, math.min(limit, #due) do
-    local task = found_task(step, due[index])
-    if task then
-      rows[#rows + 1] = due_row(task)
+    local trigger = found_trigger(step, due[index])
+    if trigger then
+      rows[#rows + 1] = due_row(trigger)
     else
       next_due = step.now
     end
   end
-  write_tasks(step)
+  write_triggers(step)
   return cmsgpack.pack({ step.now, rows, next_due or -1 })
 end
 
@@ -161,52 +161,52 @@ local function note_lateness(step, kind, late)
   tally(step, kind, 'lateness_ms', late)
 end
 
--- A firing is a row of type, user key, the due time that was seen, the next one, its anchor, and the message if there
--- is one. The answer is the task, if it was not too late.
+-- A firing is a row: type, user key, the due time that was seen, the next due time, its anchor, the message if any. See
+-- `fire` of the rules; the answer is the trigger, or nothing if another was quicker.
 local function fire(step, row)
   local kind, key, at = row[1], row[2], row[3]
-  local task = read_task(step, kind, key)
-  if not task or task.running or task.scheduled_at ~= at or not is_enabled(step, kind) then
+  local trigger = read_trigger(step, kind, key)
+  if not trigger or trigger.running or trigger.scheduled_at ~= at or not is_enabled(step, kind) then
     return
   end
-  set_due(step, task, row[4], row[5])
+  set_due(step, trigger, row[4], row[5])
   if not row[6] then
     tally(step, kind, 'skipped', 1)
-    return task
+    return trigger
   end
-  begin_run(step, task, row[6][2])
+  begin_run(step, trigger, row[6][2])
   tally(step, kind, 'fired', 1)
   note_lateness(step, kind, math.max(0, step.now - at))
-  return task
+  return trigger
 end
 
--- A run that is known already, and has ended or is not of this task, cannot end any more.
-local function end_known(step, task, user, item_id)
+-- Ends a run that was fired with a message that the queue had before: see `known_run` of the rules.
+local function end_known(step, trigger, user, item_id)
   local item = known_item(step, user, item_id)
   local is_open = item.status == 'waiting' or item.status == 'in_progress'
-  if not is_open or run_of(step, item_id, item) ~= task then
+  if not is_open or run_of(step, item_id, item) ~= trigger then
     local problem = 'its message was known already'
     if item.note then
       problem = cjson.decode('{' .. item.note .. '"item":0}').error or problem
     end
-    end_run(step, task, item.status == 'completed', problem)
+    end_run(step, trigger, item.status == 'completed', problem)
   end
 end
 
 local function fire_call(_, arguments)
-  local step, answers, messages, tasks = open_step(arguments), {}, {}, {}
-  step.lateness = {} -- by type: the most that was known
+  local step, answers, messages, fired = open_step(arguments), {}, {}, {}
+  step.lateness = {} -- by type: max_lateness_ms so far
   for index, row in ipairs(step.request.firings) do
-    local task = fire(step, row)
-    answers[index] = task ~= nil
-    if task and row[6] then
-      messages[#messages + 1], tasks[#tasks + 1] = row[6], task
+    local trigger = fire(step, row)
+    answers[index] = trigger ~= nil
+    if trigger and row[6] then
+      messages[#messages + 1], fired[#fired + 1] = row[6], trigger
     end
   end
   fetch_rows(step, messages)
   for _, other in ipairs(insert_all(step, messages)) do
     local index = other[1] + 1
-    end_known(step, tasks[index], messages[index][1], messages[index][2])
+    end_known(step, fired[index], messages[index][1], messages[index][2])
   end
   finish(step)
   tell_horizon(step)

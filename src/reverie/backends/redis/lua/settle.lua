@@ -32,9 +32,9 @@ local function wait_again(step, lane, item, row)
   if row[6] or problem then
     note_run(step, user, item_id, item, row[6] and 'retry' or 'handed_back', problem)
   end
-  local task = run_of(step, item_id, item)
-  if task then
-    set_task(step, task, 'retry_count', item.attempts)
+  local trigger = run_of(step, item_id, item)
+  if trigger then
+    set_trigger(step, trigger, 'retry_count', item.attempts)
   end
   item.status, item.run, item.note = 'waiting', '', note_error(problem)
   if body then

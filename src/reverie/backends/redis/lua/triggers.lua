@@ -1,7 +1,7 @@
--- Triggers: task types, activity, and what a person asks for. What tasks are stands in `tasks.lua`, how they come due
--- in `firing.lua`.
+-- Trigger types, activity, and what a person asks for, by the rules of `backends/trigger_state.py`. Triggers are
+-- described in `trigger_hashes.lua`; `firing.lua` fires them.
 --
--- A type is called by its name as it would stand in a key.
+-- `kind` is the encoded name of a type.
 
 local OWN = { enabled = true, configured = true, version = true } -- all other fields of a type are its definition
 
@@ -13,8 +13,8 @@ local function tell(step)
   leave_tokens(step.prefix .. ':wake:_triggers', TOKENS)
 end
 
--- A type as it is in force: its name, names and texts of its fields in turn, whether it is enabled, its version.
--- Nothing if it is not known. With it comes whether the configuration has it enabled.
+-- A type as it is in force: its name, names and texts of its fields in turn, whether it is enabled, its version. The
+-- second answer: whether the configuration enables it. Nothing if the type is not known.
 local function read_type(step, kind)
   local flat, own, fields = redis.call('HGETALL', type_key(step, kind)), {}, {}
   for index = 1, #flat, 2 do
@@ -29,7 +29,7 @@ local function read_type(step, kind)
   end
 end
 
--- Whether names and texts say the same, in whatever order.
+-- Whether two lists of names and texts in turn have the same fields, in any order.
 local function same_fields(ones, others)
   local texts = {}
   for index = 1, #ones, 2 do
@@ -43,15 +43,15 @@ local function same_fields(ones, others)
   return #ones == #others
 end
 
--- Lets a type that belongs to no user be due, if it has no due time yet or another schedule.
+-- See `schedule_first` of the rules.
 local function schedule_first(step, kind, first_due, anew)
-  local task = first_due and read_task(step, kind, '', true)
-  if task and (anew or not task.scheduled_at) then
-    set_due(step, task, first_due, first_due)
+  local trigger = first_due and read_trigger(step, kind, '', true)
+  if trigger and (anew or not trigger.scheduled_at) then
+    set_due(step, trigger, first_due, first_due)
   end
 end
 
--- Brings a definition into force, unless one of a higher version is, or another one of the same.
+-- See `put_type` and `known_type` of the rules.
 local function put(step, definition)
   local kind, fields, enabled, version, first_due = unpack(definition, 1, 5)
   local known, configured = read_type(step, kind)
@@ -72,7 +72,7 @@ local function put(step, definition)
   return { kind, fields, enabled, version, false }
 end
 
--- The definitions of types that a whole configuration leaves out: they are disabled by it.
+-- See `left_out` of the rules.
 local function left_out(step, definitions)
   local named, others = {}, {}
   for _, definition in ipairs(definitions) do
@@ -98,7 +98,7 @@ local function put_call(_, arguments)
       answers[#answers + 1] = put(step, definition)
     end
   end
-  write_tasks(step)
+  write_triggers(step)
   if step.in_force then
     tell(step)
   end
@@ -113,36 +113,35 @@ local function types_call(_, arguments)
   return cmsgpack.pack({ step.now, answers })
 end
 
--- An activity is a row of type, user key, user, device, agent, interval, ttl, whether more of it moves the run, and up
--- to how long after the first.
+-- An activity is a row: type, user key, user, device, agent, interval, ttl, debounce, max_wait.
 
--- Notes whose a task is, and by what it is scheduled.
-local function note_activity(step, task, row)
-  set_task(step, task, 'user_id', row[3])
-  set_task(step, task, 'device_id', row[4])
-  set_task(step, task, 'agent_id', row[5])
-  set_task(step, task, 'interval', row[6])
-  set_task(step, task, 'ttl', row[7])
+-- Lets a trigger belong to the user who was active.
+local function note_activity(step, trigger, row)
+  set_trigger(step, trigger, 'user_id', row[3])
+  set_trigger(step, trigger, 'device_id', row[4])
+  set_trigger(step, trigger, 'agent_id', row[5])
+  set_trigger(step, trigger, 'interval', row[6])
+  set_trigger(step, trigger, 'ttl', row[7])
 end
 
--- The answer is whether this has scheduled a run.
+-- See `touch` of the rules.
 local function note_touch(step, row)
   if not is_enabled(step, row[1]) then
     return false
   end
-  local task, moment = read_task(step, row[1], row[2], true), step.now + row[6]
-  note_activity(step, task, row)
-  set_task(step, task, 'last_activity', step.now)
-  if task.running then
-    local first = not task.touched
-    set_task(step, task, 'touched', '1')
+  local trigger, moment = read_trigger(step, row[1], row[2], true), step.now + row[6]
+  note_activity(step, trigger, row)
+  set_trigger(step, trigger, 'last_activity', step.now)
+  if trigger.running then
+    local first = not trigger.touched
+    set_trigger(step, trigger, 'touched', '1')
     return first
-  elseif not task.scheduled_at then
-    schedule(step, task, moment)
+  elseif not trigger.scheduled_at then
+    schedule(step, trigger, moment)
     return true
   elseif row[8] then
-    moment = row[9] and math.min(moment, task.created_at + row[9]) or moment
-    set_due(step, task, moment, moment)
+    moment = row[9] and math.min(moment, trigger.created_at + row[9]) or moment
+    set_due(step, trigger, moment, moment)
   end
   return false
 end
@@ -152,38 +151,38 @@ local function touch_call(_, arguments)
   for index, row in ipairs(step.request.activities) do
     answers[index] = note_touch(step, row)
   end
-  write_tasks(step)
+  write_triggers(step)
   return cmsgpack.pack({ step.now, answers })
 end
 
-local function state_row(task)
+local function state_row(trigger)
   return {
-    task_type = task.kind,
-    user_key = task.key,
-    status = status_of(task),
-    user_id = task.user_id,
-    device_id = task.device_id,
-    agent_id = task.agent_id,
-    created_at = task.created_at,
-    scheduled_at = task.scheduled_at,
-    last_activity = task.last_activity,
-    item_id = task.item_id,
-    retry_count = task.retry_count,
-    last_exec = task.last_exec,
+    task_type = trigger.kind,
+    user_key = trigger.key,
+    status = status_of(trigger),
+    user_id = trigger.user_id,
+    device_id = trigger.device_id,
+    agent_id = trigger.agent_id,
+    created_at = trigger.created_at,
+    scheduled_at = trigger.scheduled_at,
+    last_activity = trigger.last_activity,
+    item_id = trigger.item_id,
+    retry_count = trigger.retry_count,
+    last_exec = trigger.last_exec,
   }
 end
 
--- The tasks of a type by their user keys; those that have gone by themselves leave the list.
-local function list_tasks(step, kind, after, limit)
+-- The triggers of a type by user key. One that has expired leaves the list.
+local function list_states(step, kind, after, limit)
   local own, rows = step.triggers .. ':tasks:' .. kind, {}
   while #rows < limit do
     local first = after == '' and '-' or '(' .. after
     local wanted = limit - #rows
     local keys = redis.call('ZRANGE', own, first, '+', 'BYLEX', 'LIMIT', 0, wanted)
     for _, key in ipairs(keys) do
-      local task = read_task(step, kind, key)
-      if task then
-        rows[#rows + 1] = state_row(task)
+      local trigger = read_trigger(step, kind, key)
+      if trigger then
+        rows[#rows + 1] = state_row(trigger)
       else
         redis.call('ZREM', own, key)
       end
@@ -196,19 +195,19 @@ local function list_tasks(step, kind, after, limit)
   return rows
 end
 
-local function tasks_call(_, arguments)
+local function states_call(_, arguments)
   local step = open_step(arguments)
   local request, rows = step.request, {}
   if request.user_key then
-    local task = read_task(step, request.type, request.user_key)
-    rows[1] = task and state_row(task) or nil
+    local trigger = read_trigger(step, request.type, request.user_key)
+    rows[1] = trigger and state_row(trigger) or nil
   else
-    rows = list_tasks(step, request.type, request.after, request.limit)
+    rows = list_states(step, request.type, request.after, request.limit)
   end
   return cmsgpack.pack({ step.now, rows })
 end
 
--- What is counted of each type: its name, names and texts in turn.
+-- The statistics of each type: its name; names and texts in turn.
 local function statistics_call(_, arguments)
   local step, rows = open_step(arguments), {}
   for _, kind in ipairs(redis.call('SMEMBERS', step.triggers .. ':task_types')) do
@@ -217,35 +216,37 @@ local function statistics_call(_, arguments)
   return cmsgpack.pack({ step.now, rows })
 end
 
+-- See `cancel` of the rules.
 local function cancel(step, request)
-  local task = read_task(step, request.type, request.user_key)
-  if not task or not task.user_id or not (task.scheduled_at or task.touched) then
+  local trigger = read_trigger(step, request.type, request.user_key)
+  if not trigger or not trigger.user_id or not (trigger.scheduled_at or trigger.touched) then
     return false
   end
-  set_due(step, task, nil, nil)
-  set_task(step, task, 'touched', nil)
-  if not task.running and not task.last_status then
-    drop_task(step, task)
+  set_due(step, trigger, nil, nil)
+  set_trigger(step, trigger, 'touched', nil)
+  if not trigger.running and not trigger.last_status then
+    drop_trigger(step, trigger)
   end
   return true
 end
 
+-- See `run_now` of the rules.
 local function run_now(step, request)
   local row = request.activity
   if not is_enabled(step, row[1]) then
     return false
   end
-  local fresh = not read_task(step, row[1], row[2])
-  local task = read_task(step, row[1], row[2], true)
+  local fresh = not read_trigger(step, row[1], row[2])
+  local trigger = read_trigger(step, row[1], row[2], true)
   if fresh and row[2] ~= '' then
-    note_activity(step, task, row)
+    note_activity(step, trigger, row)
   end
-  if task.running then
-    set_task(step, task, 'touched', '1')
+  if trigger.running then
+    set_trigger(step, trigger, 'touched', '1')
   elseif row[2] == '' then
-    set_due(step, task, step.now, task.anchor) -- the schedule goes on from its anchor
+    set_due(step, trigger, step.now, trigger.anchor) -- the schedule goes on from its anchor
   else
-    schedule(step, task, step.now)
+    schedule(step, trigger, step.now)
   end
   return true
 end
@@ -264,7 +265,7 @@ local COMMANDS = { cancel = cancel, run = run_now, switch = switch }
 local function control_call(_, arguments)
   local step = open_step(arguments)
   local done = COMMANDS[step.request.command](step, step.request)
-  write_tasks(step)
+  write_triggers(step)
   return cmsgpack.pack({ step.now, done })
 end
 
@@ -275,6 +276,6 @@ end
 register('put', put_call, {})
 register('types', types_call, { 'no-writes' })
 register('touch', touch_call, {})
-register('tasks', tasks_call, { 'allow-oom' })
+register('states', states_call, { 'allow-oom' })
 register('statistics', statistics_call, { 'no-writes' })
 register('control', control_call, { 'allow-oom' })

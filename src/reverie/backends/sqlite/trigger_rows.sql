@@ -1,23 +1,24 @@
--- name: read_tasks
--- Tasks by their keys, [[task_type, user_key], …], and the types that are enabled. One row: each that comes back to
--- Python costs a switch of threads.
+-- name: read_triggers
+-- Triggers by their keys, [[task_type, user_key], …], and the types that are enabled. All in one row: each row that
+-- comes back to Python costs a switch of threads.
 SELECT (
     SELECT json_group_array(json_array(
       t.task_type, t.user_key, t.user_id, t.device_id, t.agent_id, t.interval_ms, t.ttl_ms, t.created_at_epoch,
-      t.scheduled_at_epoch, t.anchor_epoch, t.last_activity_epoch, t.touched, t.item_user_id, t.item_id, t.fired_at_epoch,
-      t.ended, t.expires_at_epoch, t.retry_count, t.last_exec_epoch, t.previous_run_epoch
+      t.scheduled_at_epoch, t.anchor_epoch, t.last_activity_epoch,
+      iif(t.touched, json('true'), json('false')), t.item_user_id, t.item_id, t.fired_at_epoch, t.ended,
+      t.expires_at_epoch, t.retry_count, t.last_exec_epoch, t.previous_run_epoch
     ))
     FROM json_each(:keys) AS given CROSS JOIN trigger_tasks AS t
       ON t.task_type = given.value ->> 0 AND t.user_key = given.value ->> 1
   ),
   (SELECT json_group_array(name) FROM trigger_types WHERE coalesce(switched, enabled))
 
--- name: write_tasks
+-- name: write_triggers
 INSERT INTO trigger_tasks
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
   value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
   value ->> 16, value ->> 17, value ->> 18, value ->> 19
-FROM json_each(:tasks) WHERE true
+FROM json_each(:triggers) WHERE true
 ON CONFLICT (task_type, user_key) DO UPDATE
 SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = excluded.agent_id,
     interval_ms = excluded.interval_ms, ttl_ms = excluded.ttl_ms, created_at_epoch = excluded.created_at_epoch,
@@ -29,23 +30,24 @@ SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = exclu
     previous_run_epoch = excluded.previous_run_epoch
 
 -- name: write_quietly
--- The same for tasks whose times stay as they are, as with most activity: no index is written.
+-- The same for triggers whose times stay as they are, as with most activity: no index is written.
 INSERT INTO trigger_tasks (
   task_type, user_key, user_id, device_id, agent_id, interval_ms, ttl_ms, created_at_epoch, last_activity_epoch,
   touched, retry_count
 )
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
   value ->> 10, value ->> 11, value ->> 17
-FROM json_each(:tasks) WHERE true
+FROM json_each(:triggers) WHERE true
 ON CONFLICT (task_type, user_key) DO UPDATE
 SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = excluded.agent_id,
     interval_ms = excluded.interval_ms, ttl_ms = excluded.ttl_ms,
     last_activity_epoch = excluded.last_activity_epoch, touched = excluded.touched, retry_count = excluded.retry_count
 
--- name: remove_task
+-- name: remove_trigger
 DELETE FROM trigger_tasks WHERE task_type = ? AND user_key = ?
 
--- name: forget_tasks
+-- name: forget_triggers
+-- The answer: their types, and whether they are counted as pending because they never ran.
 DELETE FROM trigger_tasks
 WHERE (task_type, user_key) IN (
   SELECT task_type, user_key FROM trigger_tasks INDEXED BY idx_trigger_tasks_expiry
@@ -55,12 +57,12 @@ WHERE (task_type, user_key) IN (
 )
 RETURNING task_type, ended IS NULL
 
--- name: write_type_counts
--- What one step changes for a type.
+-- name: add_statistics
+-- What one step adds to the statistics of a type.
 UPDATE trigger_types
 SET pending = pending + :pending, running = running + :running, runs = runs + :runs, failures = failures + :failures,
     skipped = skipped + :skipped, duration_ms = duration_ms + :duration_ms, lateness_ms = lateness_ms + :lateness_ms,
     max_lateness_ms = max(max_lateness_ms, :max_lateness_ms), fired = fired + :fired,
     last_run_at_epoch = coalesce(:last_run_at, last_run_at_epoch),
     last_error = CASE WHEN :failures > 0 THEN :last_error ELSE last_error END
-WHERE name = :name
+WHERE name = :task_type
