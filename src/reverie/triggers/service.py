@@ -115,7 +115,7 @@ class Triggers:
         self.look_again()
 
     def look_again(self) -> None:
-        """Other types are in force or handled: there may be more to fire and to touch. Safe from any thread."""
+        """Other types are in force or handled: look again what to fire and to touch. Safe from any thread."""
         self._served_until = 0.0
         self.clock.look()
 
