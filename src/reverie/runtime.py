@@ -117,7 +117,7 @@ class Runtime:
             spool=self.spool,
             recorder=self.recorder,
             activity=self.activity,
-            open_=self.open,
+            runtime=self,
         )
         files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes)
         self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s)
@@ -240,7 +240,7 @@ class Runtime:
             recorder=self.recorder,
             middleware=self.middleware,
             prepare_s=self.settings.memory.prepare_s,
-            on_settled=self.finishes.announce,
+            finishes=self.finishes,
         )
 
     def _look_again(self) -> None:

@@ -397,11 +397,23 @@ async def test_wait_ends_at_its_time(bench: Bench) -> None:
 
 
 async def test_who_waits_for_time_hears_of_an_earlier_due_time(bench: Bench) -> None:
-    await bench.queue.advance(100)
-    waiting = asyncio.create_task(bench.queue.wait([], None))
-    await bench.submit(message("1", due=from_epoch_ms(bench.clock.now()) + timedelta(seconds=5)))
+    waiting = await started(bench.queue.wait([], None))
+    await bench.submit(message("1", due=from_epoch_ms(bench.clock.now()) + timedelta(seconds=1)))
+    bench.clock.advance(1)
     await asyncio.wait_for(waiting, 10)
-    assert (await bench.queue.advance(100)).next_due == bench.clock.now() + 5000
+    assert (await bench.queue.advance(100)).staged == 1
+
+
+async def test_what_comes_between_an_advance_and_the_wait_is_heard(bench: Bench) -> None:
+    now = from_epoch_ms(bench.clock.now())
+    await bench.submit(message("1", due=now + timedelta(seconds=1)))
+    bench.clock.advance(1)
+    found = await bench.queue.advance(100)
+    await bench.submit(message("2", due=now + timedelta(seconds=2)))
+    waiting = await started(bench.queue.wait([], found.next_due))
+    bench.clock.advance(1)
+    await asyncio.wait_for(waiting, 10)
+    assert (await bench.queue.advance(100)).staged == 1
 
 
 # -- views -------------------------------------------------------------------------------------------

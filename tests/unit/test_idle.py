@@ -96,7 +96,7 @@ async def test_who_goes_leaves_nothing_behind(watch, finishes) -> None:
     going.cancel()
     await asyncio.wait({going})
     assert "ann" not in watch._looks
-    assert not finishes._watched
+    assert not finishes.watched
 
 
 async def test_a_look_that_fails_is_told_to_all_who_asked(finishes) -> None:
@@ -166,7 +166,7 @@ def app(scheduler: AsyncScheduler) -> FastAPI:
 
 
 async def nobody_waits(scheduler: AsyncScheduler) -> None:
-    await until(lambda: not (scheduler.observe._idle._looks or scheduler.runtime.finishes._watched))
+    await until(lambda: not (scheduler.observe._idle._looks or scheduler.runtime.finishes.watched))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def nobody_waits(scheduler: AsyncScheduler) -> None:
 async def test_a_client_that_hangs_up_frees_everything(app, scheduler, method: str, path: str) -> None:
     before = asyncio.all_tasks()
     call = Call(app, method, path, "user_name=ann&poll_interval=60")
-    await until(lambda: scheduler.runtime.finishes._watched)
+    await until(lambda: scheduler.runtime.finishes.watched)
     call.hung_up.set()
     await asyncio.wait_for(call.task, 30)
     await nobody_waits(scheduler)

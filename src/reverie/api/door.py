@@ -60,8 +60,8 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        traceparent = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")
-        trace_id = trace_id_of(traceparent.decode("latin-1")) or new_trace_id()
+        given = next((value for name, value in scope["headers"] if name == b"traceparent"), None)
+        trace_id = (given and trace_id_of(given.decode("latin-1"))) or new_trace_id()
         scope.setdefault("state", {})["trace_id"] = trace_id
         received, begun = 0, False
 

@@ -50,7 +50,8 @@ async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
         )
         for cube in request.cubes
     ]
-    receipts = await scheduler.submit_messages(messages)
+    runtime = scheduler.runtime
+    receipts = await runtime.intake.submit(messages, spools=runtime.settings.spool.submits)
     if any(receipt.status == "conflict" for receipt in receipts):
         raise ItemTakenError(request.item_id)
     added: list[Added] = [

@@ -10,8 +10,6 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -27,15 +25,15 @@ def serve(
     request: ClaimRequest,
     waited_ms: Mapping[str, int],
     max_wait_ms: int,
-    claim: Callable[[str, Want], list[C]],
+    claim: Callable[[str, Want, int], list[C]],
 ) -> list[C]:
-    """Claim for the labels of a request by calling `claim`, label by label.
+    """Claim for the labels of a request, label by label; `claim` is told how many messages at most.
 
     `waited_ms` says how long the first lane of each label has waited that has one ready.
     """
     wants = {label: want for label, want in request.wants.items() if label in waited_ms}
     if request.slots is None:
-        return [one for label, want in wants.items() for one in claim(label, want)]
+        return [one for label, want in wants.items() for one in claim(label, want, want.messages)]
     levels: dict[int, list[str]] = {}
     for label, want in wants.items():
         levels.setdefault(max(1, want.level - waited_ms[label] // max_wait_ms), []).append(label)
@@ -52,8 +50,8 @@ def serve(
                 slots = min(portion, left[label])
                 if slots <= 0:
                     continue
-                want = msgspec.structs.replace(wants[label], slots=slots)
-                claimed = claim(label, want)
+                want = wants[label]
+                claimed = claim(label, want, slots * want.per_slot)
                 used = min(slots, math.ceil(len(claimed) / want.per_slot))
                 left[label] = left[label] - used if used == slots else 0  # fewer: it has no more
                 free, quota = free - used, quota - used

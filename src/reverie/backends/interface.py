@@ -127,7 +127,10 @@ class Queue(Protocol):
         ...
 
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
-        """Return when there may be work for one of `labels`, or time to call `advance`, or at `until`.
+        """Return when there may be work for one of `labels`, or at `until`.
+
+        Without labels it returns when it is time to call `advance`: at `until`, or earlier if a later step
+        has set up something that falls due earlier.
 
         If the last request for work stands, whoever submits may claim for it in the same step: then that is
         the answer, and the request stands no more. Most queues leave it to the next claim. A wait that is

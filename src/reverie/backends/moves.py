@@ -132,6 +132,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Free slots in all; None: only the wants count."""
     levels: dict[int, LevelRoom] = {}
     """With `slots`: how they are shared among the levels."""
+    enough: int | None = None
+    """So many messages fill one of the wants: then there is surely more, and nobody need look."""
     stands: bool = False
     """Whether it stands while the worker waits, if there is nothing now: see `Queue.wait`."""
 

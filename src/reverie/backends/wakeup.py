@@ -27,7 +27,8 @@ class Wakeup:
         self._lock = threading.Lock()
         self._unheard: set[str] = set()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, frozenset[str]]] = []
-        self._horizon: int | None = None
+        self._expected: int | None = None
+        """The first moment that someone who waits for time is to hear of, of those not heard yet."""
 
     def notify(self, labels: Iterable[str]) -> None:
         """There may be work for these labels. Safe from any thread."""
@@ -40,23 +41,34 @@ class Wakeup:
             self._unheard |= news
 
     def expect(self, moment: int | None) -> None:
-        """Something falls due at `moment`: whoever waits for time hears of it if that is news."""
+        """Something falls due at `moment`: whoever waits for time waits no longer than that."""
         if moment is None:
             return
         with self._lock:
-            if self._horizon is not None and moment >= self._horizon:
+            if self._expected is not None and moment >= self._expected:
                 return
-            self._horizon = moment
+            self._expected = moment
         self.notify((TIME,))
 
-    def set_horizon(self, moment: int | None) -> None:
-        """Record what `advance` found to be the next due time."""
-        with self._lock:
-            self._horizon = moment
-
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
-        """Return at the next news of these labels, at `until`, or for no reason."""
-        wanted = frozenset(labels) or frozenset((TIME,))
+        """Return at the next news of these labels, at `until`, or for no reason.
+
+        Without labels: at `until`, or earlier if something falls due earlier.
+        """
+        if labels:
+            await self._wait(frozenset(labels), until)
+            return
+        while True:
+            with self._lock:
+                self._unheard.discard(TIME)
+                expected = self._expected
+                soonest = until if expected is None else expected if until is None else min(until, expected)
+                if soonest is not None and soonest <= self._clock.now():
+                    self._expected = None
+                    return
+            await self._wait(frozenset((TIME,)), soonest)
+
+    async def _wait(self, wanted: frozenset[str], until: int | None) -> None:
         event = asyncio.Event()
         waiter = (asyncio.get_running_loop(), event, wanted)
         with self._lock:

@@ -7,7 +7,7 @@ the queue (or keeps them on disk while the backend is away), and tells those who
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from reverie.observe.tracing import current_trace_id
 from reverie.turn import Turn, write_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from reverie.backends.interface import Queue
     from reverie.base.clock import Clock
@@ -59,6 +59,16 @@ class Pushed(NamedTuple):
     """Why the activity could not be noted, if it could not."""
 
 
+class Opens(Protocol):
+    """What connects the queue."""
+
+    opened: bool
+
+    async def open(self) -> None:
+        """Connect what is not connected."""
+        ...
+
+
 class Intake:
     """Takes messages in for one process."""
 
@@ -72,9 +82,9 @@ class Intake:
         spool: Spool,
         recorder: Recorder,
         activity: ActivityNotes,
-        open_: Callable[[], Awaitable[None]],
+        runtime: Opens,
     ) -> None:
-        """`open_` connects what must be connected, if it is not; `activity` hears of new memories."""
+        """`runtime` connects the queue when it is first needed; `activity` hears of new memories."""
         self._queue = queue
         self._direct = queue if isinstance(queue, SubmitsHere) else None
         self._limits = limits
@@ -83,7 +93,7 @@ class Intake:
         self._spool = spool
         self._recorder = recorder
         self._activity = activity
-        self._open = open_
+        self._runtime = runtime
 
     @property
     def takes_from_threads(self) -> bool:
@@ -101,7 +111,8 @@ class Intake:
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
         try:
-            await self._open()
+            if not self._runtime.opened:
+                await self._runtime.open()
             answers = await self._queue.submit(prepared)
         except BackendUnavailableError:
             if not spools:

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from reverie.message import Message
     from reverie.outcome import Outcome
 
-__all__ = ["TIMED_OUT", "Failed", "concerns_all", "read_answer", "read_batch_answer"]
+__all__ = ["OUTCOMES", "TIMED_OUT", "Failed", "concerns_all", "read_answer", "read_batch_answer"]
 
 OUTCOMES = (Done, Retry, Snooze, Cancel, Bury)
+"""What a handler may answer, beside None."""
 LONGEST_ERROR = 8000
 """Characters of a traceback that are kept; of a longer one the end, where the cause stands."""
 

@@ -61,20 +61,15 @@ def breaker_key(label: str, credential: str) -> str:
 
 
 class Breaker:
-    """See `reverie.dispatch.middleware.Middleware`."""
+    """Runs around the batches of a worker: `run` where a label has pauses, `heed` after runs that failed."""
 
     def __init__(self, shared: SharedState, pauses: Pauses, rules: Rules) -> None:
         self._shared = shared
         self._pauses = pauses
         self._rules = rules
 
-    async def __call__(self, batch: Batch, proceed: Proceed) -> Outcomes:
+    async def run(self, batch: Batch, proceed: Proceed) -> Outcomes:
         """Run what no pause holds back."""
-        if batch.label not in self._pauses.labels:
-            all_outcomes = await proceed(batch)
-            if any(isinstance(outcome, Failed) for outcome in all_outcomes):
-                return await self._heed(batch, all_outcomes, {})
-            return all_outcomes
         held, probes = await self._sift(batch)
         running = [index for index in range(len(batch.claims)) if index not in held]
         part = replace(batch, claims=[batch.claims[index] for index in running])
@@ -83,7 +78,7 @@ class Breaker:
             if running:
                 outcomes = await proceed(part)
         finally:
-            outcomes = await self._heed(part, outcomes, probes)
+            outcomes = await self.heed(part, outcomes, probes)
         answers = held | dict(zip(running, outcomes, strict=True))
         return [answers[index] for index in range(len(batch.claims))]
 
@@ -124,8 +119,11 @@ class Breaker:
         self._pauses.pause(handler, credential, grant.wait_ms)
         return grant.wait_ms
 
-    async def _heed(self, batch: Batch, outcomes: Outcomes, probes: dict[Key, _Probe]) -> Outcomes:
+    async def heed(
+        self, batch: Batch, outcomes: Outcomes, probes: dict[Key, _Probe] | None = None
+    ) -> Outcomes:
         """Report what the outcomes say of credentials; those that were refused become a wait."""
+        probes = probes or {}
         waits: dict[str, int] = {}
         heeded = list(outcomes)
         for index, (message, outcome) in enumerate(zip(batch.messages, outcomes, strict=True)):

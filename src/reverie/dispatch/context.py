@@ -52,17 +52,13 @@ class LocalLine:
     def __init__(self, desk: Desk, clock: Clock, cancelled: Collection[Key] = frozenset()) -> None:
         """`cancelled` has the running messages that someone wants cancelled. Made on the worker's loop."""
         self.clock = clock
-        self.cancelled = cancelled
         self.loop = asyncio.get_running_loop()
         self.ask = desk.ask
+        self.is_cancelled = cancelled.__contains__
 
     def ask_and_wait(self, request: Request, claims: Collection[Claim]) -> Any:
         """See `Line.ask_and_wait`."""
         return asyncio.run_coroutine_threadsafe(self.ask(request, claims), self.loop).result()
-
-    def is_cancelled(self, key: Key) -> bool:
-        """See `Line.is_cancelled`."""
-        return key in self.cancelled
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.base.clock import to_epoch_ms
 from reverie.base.failpoints import failpoint
 from reverie.base.threads import ThreadPool
-from reverie.dispatch.answers import TIMED_OUT, Failed, concerns_all, read_answer, read_batch_answer
+from reverie.dispatch.answers import OUTCOMES, TIMED_OUT, Failed, concerns_all, read_answer, read_batch_answer
 from reverie.observe.tracing import current_trace_id
 from reverie.outcome import Bury, Cancel, Retry, Snooze
 
@@ -53,7 +53,7 @@ class LocalExecutor:
             if batch.handler.place == "loop":
                 await self._guard(asyncio.ensure_future(call.run_async()), call, give_up, timeout_s)
             else:
-                pool = self._pools.get(batch.label) or self._new_pool(batch.handler)
+                pool = self._pools.get(batch.handler.label) or self._new_pool(batch.handler)
                 thread = pool.submit(call.run_sync)
                 await self._guard(asyncio.wrap_future(thread), call, give_up, timeout_s)
                 if call.given_up:
@@ -132,7 +132,7 @@ class Call:
         self._seconds = batch.seconds
         self._began = 0.0
         self._claims = tuple(batch.claims)
-        self._messages = batch.messages
+        self._messages = [claim.message for claim in self._claims]
         self._context = context
         self._clock = clock
         self._answer: Any = None
@@ -217,7 +217,7 @@ class Call:
         for index in everything:
             if stopped and self._messages[index].lane in stopped:
                 continue
-            if line is not None and line.is_cancelled(self._claims[index].key):
+            if line is not None and line.is_cancelled(self._messages[index].key):
                 self.outcomes[index] = Cancel()
                 continue
             if self.has_deadlines and self._clock and self._deadlines[index] <= self._clock.now():
@@ -275,7 +275,7 @@ class Call:
         if self._handler.is_batch:
             outcomes = read_batch_answer([self._messages[index] for index in indexes], answer)
         else:
-            outcomes = [read_answer(answer)]
+            outcomes = [answer if isinstance(answer, OUTCOMES) else read_answer(answer)]
         self.outcomes.update(zip(indexes, outcomes, strict=True))
         if self._seconds is not None:
             took = time.monotonic() - self._began

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reverie.base.logs import get_logger
@@ -18,7 +18,6 @@ from reverie.outcome import Died
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reverie.dispatch.batches import Pace
     from reverie.dispatch.interface import Batch
     from reverie.outcome import Outcome
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     """One for each message of a batch, in their order; None: not run, hand it back."""
     Proceed = Callable[[Batch], Awaitable[Outcomes]]
 
-__all__ = ["Middleware", "chain", "debugging", "paced", "read_outcomes"]
+__all__ = ["Middleware", "chain", "debugging"]
 
 log = get_logger(__name__)
 
@@ -44,9 +43,11 @@ class Middleware(Protocol):
 
 def chain(middleware: Sequence[Middleware], run: Proceed) -> Proceed:
     """One function of all: the first stands outermost, `run` at the end does the work."""
+    if not middleware:
+        return run
     for one in reversed(middleware):
         run = _link(one, run)
-    return run
+    return partial(_read_outcomes, run)
 
 
 def _link(middleware: Middleware, proceed: Proceed) -> Proceed:
@@ -56,7 +57,7 @@ def _link(middleware: Middleware, proceed: Proceed) -> Proceed:
     return run
 
 
-async def read_outcomes(batch: Batch, run: Proceed) -> Outcomes:
+async def _read_outcomes(run: Proceed, batch: Batch) -> Outcomes:
     """What a chain answers for a batch, whatever it does: a middleware that fails is a failed run."""
     try:
         answers: list[Any] = list(await run(batch))
@@ -84,16 +85,3 @@ async def logged(batch: Batch, proceed: Proceed) -> Outcomes:
     words = ["handed back" if outcome is None else type(outcome).__name__ for outcome in outcomes]
     log.debug("run.finished", label=batch.label, batch=batch.batch_id, outcomes=words)
     return outcomes
-
-
-def paced(pace_of: Callable[[str], Pace]) -> Middleware:
-    """Observes how long a label's messages take, so that slots are filled to measure."""
-
-    async def observe(batch: Batch, proceed: Proceed) -> Outcomes:
-        began = time.monotonic()
-        outcomes = await proceed(batch)
-        ran = len(outcomes) - outcomes.count(None)
-        pace_of(batch.label).observe(max(1, ran), time.monotonic() - began)
-        return outcomes
-
-    return observe

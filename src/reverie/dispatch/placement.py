@@ -54,7 +54,8 @@ class Placement:
         """See `Executor.run`."""
         place = batch.handler.place
         executor = self._executors.get(place)
-        if place in HERE and is_suspect(batch) and batch.handler.import_path is not None:
+        lost_before = batch.claims[0].message.losses > 0
+        if lost_before and place in HERE and is_suspect(batch) and batch.handler.import_path is not None:
             executor = self._isolation
         elif executor is None:
             executor = self._executors[place] = self._new_place(place)

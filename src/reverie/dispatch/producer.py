@@ -71,14 +71,15 @@ class Producer(LoopService):
 
     async def _turn(self) -> None:
         self._room.clear()
-        pause_ends = self._pauses.next_end()  # read before, because a pause may end while the queue is asked
+        # Read before, because a pause may end while the queue is asked.
+        pause_ends = self._pauses.next_end() if self._pauses.labels else None
         request = self._last = msgspec.structs.replace(self._request(), stands=True)
         if request.wants:
             claims = await self._queue.claim(request)
             self._hand_over(claims)
             if claims:
                 await asyncio.sleep(BEGIN_S)
-            if len(claims) >= max(want.messages for want in request.wants.values()):
+            if request.enough is not None and len(claims) >= request.enough:
                 return  # there is surely more; else the wait says whether there is
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:

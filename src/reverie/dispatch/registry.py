@@ -54,21 +54,43 @@ HERE = frozenset({"loop", "thread"})
 LEVELS = frozenset(map(int, Level))
 
 
+class _Levels(dict[str, int]):
+    """Level by label; one that is not here is 3."""
+
+    def __missing__(self, label: str) -> int:
+        return int(Level.BACKGROUND)
+
+    def __setitem__(self, label: str, level: int) -> None:
+        if level not in LEVELS:
+            raise InvalidSettingError(f"tasks_priorities[{label!r}]", level, "must be 1, 2 or 3")
+        super().__setitem__(label, int(level))
+
+    def update(self, *others: Any, **levels: int) -> None:
+        for label, level in dict(*others, **levels).items():
+            self[label] = level
+
+
 class Orchestrator:
     """Levels and rests by label; both may be changed while a worker runs."""
 
     def __init__(self) -> None:
-        self.tasks_priorities: dict[str, int] = {label: int(level) for label, level in LABEL_LEVELS.items()}
-        """Level by label: 1 at once, 2 soon, 3 in the background. A label that is not here is 3."""
+        self._levels = _Levels({label: int(level) for label, level in LABEL_LEVELS.items()})
+        self.level: Callable[[str], int] = self._levels.__getitem__
+        """The level of a label."""
         self.tasks_min_idle_ms: dict[str, int] = {}
         """Least milliseconds between the end of one run of a lane and the start of the next."""
 
-    def level(self, label: str) -> int:
-        """The level of a label."""
-        level = self.tasks_priorities.get(label, Level.BACKGROUND)
-        if level not in LEVELS:
-            raise InvalidSettingError(f"tasks_priorities[{label!r}]", level, "must be 1, 2 or 3")
-        return int(level)
+    @property
+    def tasks_priorities(self) -> dict[str, int]:
+        """Level by label: 1 at once, 2 soon, 3 in the background. A label that is not here is 3."""
+        return self._levels
+
+    @tasks_priorities.setter
+    def tasks_priorities(self, levels: Mapping[str, int]) -> None:
+        fresh = _Levels()
+        fresh.update(levels)  # refuses what is wrong before anything changes
+        self._levels.clear()
+        self._levels.update(fresh)
 
 
 class Registry:

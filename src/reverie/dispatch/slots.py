@@ -63,6 +63,7 @@ class Slots:
             wants=wants,
             lease_ms=round(self._settings.lease_s * 1000),
             slots=max(0, free),
+            enough=max((want.slots * want.per_slot for want in wants.values()), default=None),
             levels=self._rooms(free),
         )
 

@@ -14,12 +14,13 @@ import msgspec
 
 from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
 from reverie.base.logs import get_logger
+from reverie.dispatch.answers import Failed, read_answer
 from reverie.dispatch.batches import form_batches
 from reverie.dispatch.breaker import Breaker, rules_of
 from reverie.dispatch.canceller import Canceller
 from reverie.dispatch.context import Context, LocalLine
 from reverie.dispatch.interface import Batch
-from reverie.dispatch.middleware import chain, debugging, paced, read_outcomes
+from reverie.dispatch.middleware import chain, debugging
 from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.placement import Placement, is_dangerous
 from reverie.dispatch.producer import Producer
@@ -29,6 +30,7 @@ from reverie.dispatch.settler import Settler
 from reverie.dispatch.slots import Slots
 from reverie.dispatch.timekeeper import Timekeeper
 from reverie.errors import ReverieError
+from reverie.observe.finishes import Finishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,9 +75,9 @@ class Worker:
         recorder: Recorder,
         middleware: Sequence[Middleware] = (),
         prepare_s: float = PREPARE_S,
-        on_settled: Callable[[Sequence[Key]], None] = lambda _: None,
+        finishes: Finishes | None = None,
     ) -> None:
-        """Nothing runs until `start`; `on_settled` hears of every message that something has happened to.
+        """Nothing runs until `start`; `finishes` hears of every message that something has happened to.
 
         `new_place` makes the executor of a place outside of this process. `middleware` stands around every
         run, outside of the worker's own. Effects are prepared for at most `prepare_s` seconds.
@@ -89,7 +91,7 @@ class Worker:
         self._settings = settings
         self._prepare_s = prepare_s
         self._clock = clock
-        self._announce = on_settled
+        self._finishes = finishes or Finishes()
         self._recorder = recorder
         self._took: dict[int, float] = {}
         """Seconds that handlers took, by the `id` of claims that are held; kept while someone listens."""
@@ -139,6 +141,7 @@ class Worker:
             return
         self._started = True
         self._loop = asyncio.get_running_loop()
+        self._line = LocalLine(self._desk, self._clock, self._cancelled)
         log.info("worker.started", worker=self.name, labels=[h.label for h in self._registry.handlers])
         try:
             await self._renewer.renew()  # from now on everyone may count on this worker
@@ -174,6 +177,7 @@ class Worker:
 
     async def drain(self) -> None:
         """Without being started: run all that is ready now, and what follows from it, until nothing is."""
+        self._line = LocalLine(self._desk, self._clock, self._cancelled)
         await self._renewer.start()
         try:
             while True:
@@ -226,7 +230,7 @@ class Worker:
             self._start(batch)
 
     def _start(self, batch: Batch) -> None:
-        self._slots.take(batch.label)
+        self._slots.take(batch.handler.label)
         self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
 
     def _hand_back(self, batch: Batch) -> None:
@@ -239,8 +243,7 @@ class Worker:
 
     def use(self, middleware: Sequence[Middleware]) -> None:
         """Let these stand around every run that begins from now on, the first outermost."""
-        own = (*debugging(), self._breaker, paced(self._slots.paces.__getitem__))
-        self._chain = chain((*middleware, *own), self._execute)
+        self._chain = chain((*middleware, *debugging()), self._execute)
 
     async def _run(self, batch: Batch) -> None:
         """Run a batch to its settlements."""
@@ -248,7 +251,10 @@ class Worker:
         began = time.monotonic()
         self._recorder.started(batch.claims, self.name)
         try:
-            outcomes = await read_outcomes(batch, self._chain)
+            outcomes = await self._chain(batch)
+        except Exception as error:  # no place to run it, or a bug of this program
+            log.exception("run.failed", label=batch.label)
+            outcomes = [read_answer(error)] * len(batch.claims)
         finally:
             if batch.seconds is not None:  # where its executor does not say, as long as the whole batch
                 took = time.monotonic() - began
@@ -261,7 +267,7 @@ class Worker:
                     settlements = await self._prepare(settlements)
             finally:
                 self._settler.put(settlements)
-                self._slots.give_back(batch.label)
+                self._slots.give_back(batch.handler.label)
                 del self._batches[batch.batch_id]
                 if batch is self._dangerous:
                     self._dangerous = None
@@ -282,11 +288,23 @@ class Worker:
         ]
 
     async def _execute(self, batch: Batch) -> Outcomes:
-        if self._line is None or self._line.loop is not asyncio.get_running_loop():
-            self._line = LocalLine(self._desk, self._clock, self._cancelled)
-        timeout_s = batch.handler.timeout_s
-        context = Context(worker=self.name, timeout_s=timeout_s, line=self._line)
-        return await self._placement.run(batch, context, timeout_s)
+        """Run a batch, as far as no refused credential holds it back."""
+        if batch.handler.label in self._pauses.labels:
+            return await self._breaker.run(batch, self._place)
+        outcomes = await self._place(batch)
+        if any(isinstance(outcome, Failed) for outcome in outcomes):
+            return await self._breaker.heed(batch, outcomes)
+        return outcomes
+
+    async def _place(self, batch: Batch) -> Outcomes:
+        """Run a batch where its handler runs, and observe how long its messages take."""
+        handler = batch.handler
+        context = Context(worker=self.name, timeout_s=handler.timeout_s, line=self._line)
+        began = time.monotonic()
+        outcomes = await self._placement.run(batch, context, handler.timeout_s)
+        ran = len(outcomes) - outcomes.count(None)
+        self._slots.paces[handler.label].observe(max(1, ran), time.monotonic() - began)
+        return outcomes
 
     def _presence(self) -> Presence:
         labels = tuple(handler.label for handler in self._registry.handlers)
@@ -305,7 +323,7 @@ class Worker:
 
     def _ended(self, messages: Sequence[Message]) -> None:
         self._recorder.ended(messages)
-        self._announce([message.key for message in messages])
+        self._finishes.announce([message.key for message in messages])
 
     def _conflicted(self, claim: Claim, error: str | None) -> Settlement:
         handler = self._registry.get(claim.message.label)
@@ -314,13 +332,13 @@ class Worker:
 
     def _settled(self, applied: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
         self._recorder.finished(applied, self.name, self._took)
-        keys = []
         for settlement in (*applied, *stale):
             number = id(settlement.claim)
             self._held.pop(number, None)
             self._took.pop(number, None)
-            keys.append(settlement.claim.key)
-        self._cancelled.difference_update(keys)
-        self._announce(keys)
+        if self._cancelled or self._finishes.watched:
+            keys = [settlement.claim.key for settlement in (*applied, *stale)]
+            self._cancelled.difference_update(keys)
+            self._finishes.announce(keys)
         if self._dangerous is not None:
             self._begin_dangerous(self._dangerous)

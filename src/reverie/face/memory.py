@@ -53,9 +53,11 @@ class AsyncMemory:
         self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
     ) -> list[Hit]:
         """The memories of a user that fit best, best first."""
-        await self._scheduler.open()
+        runtime = self._scheduler.runtime
+        if not runtime.opened:
+            await runtime.open()
         search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)
-        return await self._scheduler.runtime.store.search(search)
+        return await runtime.store.search(search)
 
     async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
         """One memory of a user."""

@@ -13,23 +13,20 @@ __all__ = ["index_words", "match_expression"]
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
 _TOKEN = re.compile(f"[{_UNSPACED}]+|[^\\W{_UNSPACED}]+")
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]").match
 
 
 def index_words(text: str) -> str:
     """The words of a text, each followed by a space."""
-    return " ".join(" ".join(token) if _unspaced(token) else token for token in _TOKEN.findall(text))
+    return " ".join(" ".join(token) if _IS_UNSPACED(token) else token for token in _TOKEN.findall(text))
 
 
 def match_expression(query: str) -> str:
     """An FTS5 expression that fits whatever shares a word with the query; empty if it has no words."""
     phrases = []
     for token in _TOKEN.findall(query):
-        if _unspaced(token) and len(token) > 1:
+        if _IS_UNSPACED(token) and len(token) > 1:
             phrases += [f"{left} {right}" for left, right in pairwise(token)]
         else:
             phrases.append(token)
     return " OR ".join(f'"{phrase}"' for phrase in dict.fromkeys(phrases))
-
-
-def _unspaced(token: str) -> bool:
-    return re.match(f"[{_UNSPACED}]", token) is not None

@@ -50,15 +50,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         """Those of these events that are wanted."""
         if self.events is None and self.labels is None and self.user_id is None and self.item_id is None:
             return events
-        return [event for event in events if self._fits(event)]
-
-    def _fits(self, event: Event) -> bool:
-        return (
-            (self.events is None or event.event in self.events)
+        return [
+            event
+            for event in events
+            if (self.events is None or event.event in self.events)
             and (self.labels is None or event.label in self.labels)
             and self.user_id in {None, event.user_id}
             and self.item_id in {None, event.item_id}
-        )
+        ]
 
 
 class _Joiner:

@@ -18,15 +18,14 @@ class Finishes:
     """Tells those who watch a message that something has happened to it. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._watched: dict[Key | str, set[asyncio.Event]] = {}
-        """By the key of a message, or by the id of a user."""
+        self.watched: dict[Key | str, set[asyncio.Event]] = {}
+        """By the key of a message, or by the id of a user: who wants to hear of it."""
 
     def announce(self, keys: Iterable[Key]) -> None:
         """Wake whoever watches one of these."""
-        if self._watched:
-            for key in keys:
-                for event in (*self._watched.get(key, ()), *self._watched.get(key.user_id, ())):
-                    event.set()
+        for key in keys:
+            for event in (*self.watched.get(key, ()), *self.watched.get(key.user_id, ())):
+                event.set()
 
     @contextmanager
     def watch(self, keys: Iterable[Key]) -> Iterator[asyncio.Event]:
@@ -44,11 +43,11 @@ class Finishes:
     def _watch(self, names: Sequence[Key | str]) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
         for name in names:
-            self._watched.setdefault(name, set()).add(event)
+            self.watched.setdefault(name, set()).add(event)
         try:
             yield event
         finally:
             for name in names:
-                self._watched[name].discard(event)
-                if not self._watched[name]:
-                    del self._watched[name]
+                self.watched[name].discard(event)
+                if not self.watched[name]:
+                    del self.watched[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from contextvars import ContextVar
+from functools import partial
 
 __all__ = ["current_trace_id", "new_trace_id", "trace_id_of"]
 
@@ -14,14 +15,11 @@ current_trace_id: ContextVar[str | None] = ContextVar("reverie_trace_id", defaul
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """The header `traceparent` as W3C defines it."""
 NONE = "0" * 32
+new_trace_id = partial(secrets.token_hex, 16)
+"""A fresh trace id."""
 
 
-def new_trace_id() -> str:
-    """A fresh trace id."""
-    return secrets.token_hex(16)
-
-
-def trace_id_of(traceparent: str | None) -> str | None:
+def trace_id_of(traceparent: str) -> str | None:
     """The trace id in a `traceparent` header; None if there is none that can be read."""
-    found = TRACEPARENT.fullmatch((traceparent or "").strip().lower())
+    found = TRACEPARENT.fullmatch(traceparent.strip().lower())
     return found[1] if found and found[1] != NONE else None

@@ -37,7 +37,7 @@ class Diagnosis:
         """Refuse to write to a file that is damaged, or no longer the one that was opened."""
         if self.damage is not None:
             raise CorruptDatabaseError(self._path, self.damage)
-        if self.moved:
+        if self._identity() != self._file:
             raise BackendUnavailableError(
                 f"{self._path} was deleted, moved or replaced while it is in use: nothing more is written. "
                 "Put the file back (its -wal too), or start this process again to use the new one"

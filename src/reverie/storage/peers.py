@@ -87,6 +87,11 @@ class Peers:
         self._ear: socket.socket | None = None
         self._mouth = Mouth()
 
+    @property
+    def listens(self) -> bool:
+        """Whether it hears the others."""
+        return self._ear is not None
+
     def listen(self, hear: Callable[[News], None]) -> None:
         """Call `hear`, on a thread of its own, with what the others send. Idempotent."""
         with self._lock:

@@ -52,14 +52,15 @@ class ActivityNotes:
 
     def note(self, messages: Sequence[Message], answers: Sequence[Submitted]) -> None:
         """Note the users of newly accepted memories soon."""
-        if self._triggers.serves_nothing or not any(message.label == LABEL for message in messages):
+        now, triggers = _now(), self._triggers
+        nothing_served = not triggers.served and now < triggers.served_until
+        if nothing_served or not any(message.label == LABEL for message in messages):
             return
-        now = _now()
         with self._lock:
             for message, answer in zip(messages, answers, strict=True):
                 if message.label == LABEL and answer.status == "accepted":
                     who = who_of(message)
-                    key = self._triggers.key_of(who)
+                    key = triggers.key_of(who)
                     if now - self._noted.get(key, -REST_S) >= REST_S:
                         self._waiting[key] = who
                         self._remember(key, now)

@@ -76,9 +76,9 @@ class Triggers:
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
         self._registered: dict[str, TaskSettings] = {}
-        self._served: Mapping[str, TaskSettings] = {}
+        self.served: Mapping[str, TaskSettings] = {}
         """The enabled activity types that a handler serves."""
-        self._served_until = 0.0
+        self.served_until = 0.0
         """Until when that is known, by the monotonic clock."""
         self.keys = UserKeyBuilder(settings.user_key_config)
         self.types = TriggerTypes(settings, backend, self.keys.get_key_dimensions())
@@ -116,7 +116,7 @@ class Triggers:
 
     def look_again(self) -> None:
         """Other types are in force or handled: look again what to fire and to touch. Safe from any thread."""
-        self._served_until = 0.0
+        self.served_until = 0.0
         self.clock.look()
 
     def _register_one(self, task_type: str) -> None:
@@ -165,14 +165,9 @@ class Triggers:
             return [False] * len(whose)
         return await self._backend.triggers.touch([self._activity(task_type, settings, who) for who in whose])
 
-    @property
-    def serves_nothing(self) -> bool:
-        """Whether it is known, since a moment ago, that no handler serves an activity type."""
-        return not self._served and time.monotonic() < self._served_until
-
     async def _learn_served(self) -> None:
         """Learn which enabled activity types a handler of this process or of a live worker serves."""
-        if not self.enabled or time.monotonic() < self._served_until:
+        if not self.enabled or time.monotonic() < self.served_until:
             return
         await self.ready()
         by_activity = {n: t for n, t in self.types.in_force.items() if t.trigger_mode == "user_activity"}
@@ -180,7 +175,7 @@ class Triggers:
             workers = await self._backend.views.workers()
             labels = {label for worker in workers for label in worker.labels}
             by_activity = {n: t for n, t in by_activity.items() if n in labels or self._handles(n)}
-        self._served, self._served_until = by_activity, time.monotonic() + SERVED_S
+        self.served, self.served_until = by_activity, time.monotonic() + SERVED_S
 
     async def touch(self, whose: Sequence[Who]) -> list[bool]:
         """Note activity of users for every enabled activity type that a handler serves.
@@ -192,7 +187,7 @@ class Triggers:
         owners: list[int] = []
         for index, who in enumerate(whose):
             try:
-                activities += [self._activity(name, task, who) for name, task in self._served.items()]
+                activities += [self._activity(name, task, who) for name, task in self.served.items()]
             except InvalidMessageError as error:
                 log.warning("trigger.not_scheduled", user_id=who.get("user_id"), reason=str(error))
             owners += [index] * (len(activities) - len(owners))

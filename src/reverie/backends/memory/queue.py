@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -92,7 +93,7 @@ class MemoryQueue:
                 request,
                 waited,
                 state.limits.max_wait_ms,
-                lambda label, want: self._claim_label(label, want, request, claim_id),
+                partial(self._claim_label, request, claim_id),
             )
             if claims:
                 state.wakeup.notify([label for label in request.wants if state.rings.get(label)])
@@ -176,7 +177,6 @@ class MemoryQueue:
             for item in expired:
                 state.forget(item)
             next_due = state.next_due()
-        state.wakeup.set_horizon(next_due)
         return Advance(
             staged=len(due) + len(rested),
             reaped=len(lost),
@@ -337,10 +337,13 @@ class MemoryQueue:
             if parent.status.ended:
                 self._state.just_ended.append(parent)
 
-    def _claim_label(self, label: str, want: Want, request: ClaimRequest, claim_id: str) -> list[Claim]:
+    def _claim_label(
+        self, request: ClaimRequest, claim_id: str, label: str, want: Want, messages: int
+    ) -> list[Claim]:
         state, now = self._state, self._clock.now()
         most = state.limits.total.concurrency
-        messages = want.messages if most is None else min(want.messages, most - state.total.running)
+        if most is not None:
+            messages = min(messages, most - state.total.running)
         claims: list[Claim] = []
         names = []
         for name in list(state.rings[label]):

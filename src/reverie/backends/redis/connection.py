@@ -170,7 +170,7 @@ class Connections:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_finish(pools), loop))
         self._pools.clear()
 
-    async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
+    async def call(self, *command: str | bytes, sent: Callable[[], object] | None = None) -> Any:
         """Send one command and read its answer; `sent` is called in between."""
         pools = await self._here()
         return (await self._exchange(pools, pools.moves, [command], ANSWER_TIMEOUT_S, sent=sent))[0]
@@ -235,7 +235,7 @@ class Connections:
         commands: Sequence[Command],
         seconds: float,
         *,
-        sent: Callable[[], None] | None = None,
+        sent: Callable[[], object] | None = None,
         late: Callable[[Any], None] | None = None,
         read: Callable[[AbstractConnection, float], Awaitable[Any]] | None = None,
     ) -> list[Any]:

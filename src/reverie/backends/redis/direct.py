@@ -62,7 +62,7 @@ class DirectConnections:
         """See `Connections.place`."""
         return self._connections.place
 
-    async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
+    async def call(self, *command: str | bytes, sent: Callable[[], object] | None = None) -> Any:
         """See `Connections.call`. It blocks its thread, and never waits for an event loop."""
         return self._exchange([command], sent)[0]
 
@@ -76,7 +76,7 @@ class DirectConnections:
         while free:
             free.pop().disconnect()
 
-    def _exchange(self, commands: Sequence[Command], sent: Callable[[], None] | None = None) -> list[Any]:
+    def _exchange(self, commands: Sequence[Command], sent: Callable[[], object] | None = None) -> list[Any]:
         self._connections.check_open()
         with self._connections.named_errors():
             if not self._room.acquire(timeout=ANSWER_TIMEOUT_S):
@@ -94,7 +94,7 @@ class DirectConnections:
                 self._room.release()
 
     def _talk(
-        self, connection: Connection, commands: Sequence[Command], sent: Callable[[], None] | None
+        self, connection: Connection, commands: Sequence[Command], sent: Callable[[], object] | None
     ) -> list[Any]:
         """Send commands and read their answers. What goes wrong costs the connection.
 

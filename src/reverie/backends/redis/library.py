@@ -121,7 +121,7 @@ class Caller(Protocol):
         """Where the server is, without the password."""
         ...
 
-    async def call(self, *command: str | bytes, sent: Callable[[], None] | None = None) -> Any:
+    async def call(self, *command: str | bytes, sent: Callable[[], object] | None = None) -> Any:
         """Send one command and read its answer; `sent` is called in between."""
         ...
 
@@ -151,7 +151,7 @@ class Library:
             async with asyncio.timeout(UNLOAD_TIMEOUT_S):
                 await self._connections.call("FUNCTION", "DELETE", self._source.name)
 
-    async def call(self, function: str, request: bytes, sent: Callable[[], None] | None = None) -> Any:
+    async def call(self, function: str, request: bytes, sent: Callable[[], object] | None = None) -> Any:
         """Call one function; a server that was restarted without its functions gets them again."""
         command = self._command(function, request)
         return await self._with_functions(lambda: self._connections.call(*command, sent=sent))

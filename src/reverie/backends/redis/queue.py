@@ -251,7 +251,7 @@ class RedisQueue:
         function: str,
         request: dict[str, Any],
         reply: type[R],
-        sent: Callable[[], None] | None = None,
+        sent: Callable[[], object] | None = None,
     ) -> R:
         return self._decoded(await self._library.call(function, self._encoded(request), sent), reply)
 

@@ -85,11 +85,11 @@ def claim(step: Step, request: ClaimRequest) -> Claimed:
         "lease_until": claimed.lease_until,
         "now": step.now,
     }
-    claim_label = partial(_claim_label, step, bindings, look)
+    claim_label = partial(_claim_label, step, bindings, lost=look.lost)
     claimed.rows[:] = serve(request, look.waited_ms, step.limits.max_wait_ms, claim_label)
     if claimed.rows:
         step.expect(claimed.lease_until)
-        if len(claimed.rows) < max(want.messages for want in request.wants.values()):
+        if request.enough is None or len(claimed.rows) < request.enough:
             left = step.rows(SQL["still_ready"], {"labels": to_json(list(look.waited_ms))})
             step.woken.update(label for (label,) in left)  # the next wait for them returns at once
     return claimed
@@ -147,14 +147,13 @@ def claimed_together(claim: Claim) -> str:
 
 
 def _claim_label(
-    step: Step, bindings: dict[str, Any], look: _Look, label: str, want: Want
+    step: Step, bindings: dict[str, Any], label: str, want: Want, messages: int, *, lost: bool
 ) -> list[list[Any]]:
-    messages = want.messages
     most = step.limits.total.concurrency
     if most is not None:
         messages = min(messages, most - step.rows(SQL["running"])[0][0])
     portions = _portions(step, label, messages, want.quantum)
-    if look.lost and portions:
+    if lost and portions:
         portions = _leave_lost_alone(step, portions)
     rows: list[list[Any]] = []
     if step.limits.tenant.concurrency is None:

@@ -109,13 +109,12 @@ class SqliteQueue:
         """See `Queue.advance`."""
         done = await self.written(partial(advance.advance, limit=limit), durable=False)
         overdue, self._overdue = self._overdue, []
-        done = msgspec.structs.replace(done, ended=[*overdue, *done.ended])
-        self._wakeup.set_horizon(done.next_due)
-        return done
+        return msgspec.structs.replace(done, ended=[*overdue, *done.ended])
 
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""
-        self._peers.listen(self._hear)
+        if not self._peers.listens:
+            self._peers.listen(self._hear)
         if tuple(labels) != (CANCELLED,):  # should that news be lost, the next renewal brings it
             look_again = self._clock.now() + LOOK_AGAIN_MS
             until = look_again if until is None else min(until, look_again)

@@ -127,7 +127,7 @@ def _settle_one(step: Step, settlement: Settlement) -> Settled:
     change = step.lane(claim.handle[1])
     change.release(settlement.delay_ms if move in {Move.RETRY, Move.RELEASE} else 0)
     step.counts.move(message.label, Status.IN_PROGRESS, status)
-    if status.ended:
+    if status is not Status.WAITING:
         change.depth -= 1
         step.ended.append((message.user_id, message.item_id, status))
     if message.user_key is not None:

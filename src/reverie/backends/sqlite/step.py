@@ -16,8 +16,8 @@ import apsw
 import msgspec
 
 from reverie.backends.moves import Status
-from reverie.backends.sqlite import counts
 from reverie.backends.sqlite.attempts import note_end
+from reverie.backends.sqlite.counts import SQL as COUNTS_SQL
 from reverie.backends.sqlite.rows import decode_json, to_json
 from reverie.backends.sqlite.trigger_rows import write_runs
 from reverie.backends.trigger_state import Run
@@ -50,6 +50,16 @@ UNWRITABLE = (
     QueueFullError,
 )
 """What is wrong with what is to be written, rather than with the file."""
+COLUMNS = {
+    Status.WAITING: 0,
+    Status.IN_PROGRESS: 1,
+    Status.COMPLETED: 2,
+    Status.FAILED: 3,
+    Status.CANCELLED: 4,
+}
+EVER = {Status.COMPLETED: 5, Status.FAILED: 6}
+COMPLETED = EVER[Status.COMPLETED]
+"""The column of what was ever completed."""
 
 
 @dataclass(slots=True)
@@ -59,6 +69,25 @@ class Counters:
     place: int
     turn: int
     depth: int
+
+
+class Counts(dict[str, list[int]]):
+    """How many messages a step brings into which status: for each label, one number for each column.
+
+    Collected while the step moves them, written once at its end.
+    """
+
+    def move(self, label: str, before: Status | None, after: Status | None, count: int = 1) -> None:
+        """Messages go from one status to another; None: they are new, or gone."""
+        change = self.get(label)
+        if change is None:
+            change = self[label] = [0] * (len(COLUMNS) + len(EVER))
+        if before is not None:
+            change[COLUMNS[before]] -= count
+        if after is not None:
+            change[COLUMNS[after]] += count
+            if after in EVER:
+                change[EVER[after]] += count
 
 
 class LaneChange(msgspec.Struct):
@@ -92,7 +121,7 @@ class Step:
         self.runs: list[Run] = []
         """Messages of triggers that have ended or wait again: their triggers hear when the step finishes."""
         self._loaded: Counters | None = None
-        self.counts = counts.Counts()
+        self.counts = Counts()
         """How many messages of each label the step has brought into which status."""
         self.woken: set[str] = set()
         """Labels that have a lane in the ring which was not there before."""
@@ -107,7 +136,7 @@ class Step:
         self._lanes = {k: copy(v) for k, v in lanes.items()}
         self.ended, self.runs = list(ended), list(runs)
         self._loaded = None if counters is None else replace(counters)
-        self.counts = counts.Counts((label, list(change)) for label, change in counted.items())
+        self.counts = Counts((label, list(change)) for label, change in counted.items())
         try:
             with self.connection:
                 yield
@@ -133,12 +162,12 @@ class Step:
         """Write the counters and counts, at the end of the transaction."""
         counters = self._loaded
         if counters is not None and counters != self._stored:
-            any_completed = any(change[counts.COMPLETED] for change in self.counts.values())
+            any_completed = any(change[COMPLETED] for change in self.counts.values())
             completed_at = self.now if any_completed else None
             self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth, completed_at))
         for label, change in self.counts.items():  # mostly one; to read them from JSON costs more
             if any(change):
-                self.rows(counts.WRITE, (label, *change))
+                self.rows(COUNTS_SQL["write_counts"], (label, *change))
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and read all it answers."""

@@ -40,7 +40,8 @@ def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     answers = insert(step, messages)
     step.finish()
     limits = step.limits
-    if any(answer.status == "accepted" for answer in answers):
+    most = limits.total.depth
+    if most is not None and step.counters.depth > most and any(a.status == "accepted" for a in answers):
         check_depth(limits.total, step.counters.depth)
     if not (limits.total.rate is limits.tenant.rate is limits.tenant.depth is None):
         _check_limits(step, _accepted(messages, answers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import apsw
@@ -66,7 +67,7 @@ class SqliteMemoryStore:
 
     async def prepare(self, effects: Sequence[Effect]) -> dict[str, str]:
         """See `EffectStore.prepare`: the index words of new texts."""
-        return await asyncio.wrap_future(self._preparers.submit(lambda: prepare_words(effects)))
+        return await asyncio.wrap_future(self._preparers.submit(partial(prepare_words, effects)))
 
     async def apply(self, batch: Sequence[Application]) -> list[Applied]:
         """See `EffectStore.apply`."""
