@@ -141,7 +141,7 @@ class _Reader:
         self.lost = 0
 
     def by_id(self) -> Iterator[tuple[Any, ...]]:
-        """Read rows in the order of their ids; after damage, try one id after the other until one is readable."""
+        """Read rows in the order of their ids; after damage, try each following id until one is readable."""
         last = 0
         while True:
             try:

@@ -144,8 +144,8 @@ class Writer:
         self._diagnosis.check()
         if self._broken and self._reopen is not None:
             # The new connection opens before the old one closes: as long as someone has the file open, SQLite
-            # knows which commits have failed. Otherwise it would read the log anew, and could take in a failed
-            # commit that was written there but not synced.
+            # knows which commits have failed. Otherwise it would read the log anew, and could take in a
+            # failed commit that was written there but not synced.
             fresh = self._reopen()
             self._let_go()
             self._connection, self._broken, self._synchronous = fresh, False, True
