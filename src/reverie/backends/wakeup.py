@@ -1,4 +1,4 @@
-"""Waking those who wait for work, inside one process."""
+"""The wakeup: wakes tasks of one process that wait for work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["CANCELLED", "Wakeup"]
 
 TIME = "\x00time"
-"""Stands for a label when what has changed is the next due time."""
+"""Used in place of a label when the next due time has changed."""
 CANCELLED = "\x00cancelled"
-"""Stands for a label when someone wants running work cancelled."""
+"""Used in place of a label when someone wants running work cancelled."""
 
 
 class Wakeup:
-    """Remembers what has happened until someone waits for it, so that no signal falls between two waits."""
+    """Remembers signals until someone waits for them, so that none is lost between two waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class Wakeup:
         self._horizon: int | None = None
 
     def notify(self, labels: Iterable[str]) -> None:
-        """There may be work for these labels. Safe from any thread."""
+        """Signal that there may be work for these labels. Safe from any thread."""
         with self._lock:
             news = set(labels)
             for waiter in list(self._waiters):
@@ -40,7 +40,7 @@ class Wakeup:
             self._unheard |= news
 
     def expect(self, moment: int | None) -> None:
-        """Something falls due at `moment`: whoever waits for time hears of it if that is news."""
+        """Note that something is due at `moment`; tasks that wait for time are woken if that is sooner."""
         if moment is None:
             return
         with self._lock:
@@ -50,12 +50,12 @@ class Wakeup:
         self.notify((TIME,))
 
     def set_horizon(self, moment: int | None) -> None:
-        """Record what `advance` found to be the next due time."""
+        """Set the next due time that `advance` has found."""
         with self._lock:
             self._horizon = moment
 
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
-        """Return at the next news of these labels, at `until`, or for no reason."""
+        """Return at the next signal for these labels, at `until`, or for no reason."""
         wanted = frozenset(labels) or frozenset((TIME,))
         event = asyncio.Event()
         waiter = (asyncio.get_running_loop(), event, wanted)

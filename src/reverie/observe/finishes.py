@@ -1,4 +1,4 @@
-"""Hearing at once that a message was settled by this process."""
+"""Tells waiting callers at once that this process has settled a message."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Finishes"]
 
 
 class Finishes:
-    """Tells those who watch a message that something has happened to it. Belongs to one event loop."""
+    """Wakes callers that watch a message when this process has moved it. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._watched: dict[Key | str, set[asyncio.Event]] = {}
-        """By the key of a message, or by the id of a user."""
+        """Key of a message, or id of a user → the events to set."""
 
     def announce(self, keys: Iterable[Key]) -> None:
-        """Wake whoever watches one of these."""
+        """Wake the callers that watch one of these messages, or one of their users."""
         if self._watched:
             for key in keys:
                 for event in (*self._watched.get(key, ()), *self._watched.get(key.user_id, ())):
@@ -30,13 +30,13 @@ class Finishes:
 
     @contextmanager
     def watch(self, keys: Iterable[Key]) -> Iterator[asyncio.Event]:
-        """While this is open, its event is set whenever one of these is settled here."""
+        """Open an event that is set whenever this process settles one of these messages."""
         with self._watch(list(keys)) as event:
             yield event
 
     @contextmanager
     def watch_user(self, user_id: str) -> Iterator[asyncio.Event]:
-        """The same for all messages of a user."""
+        """Open an event that is set whenever this process settles a message of a user."""
         with self._watch([user_id]) as event:
             yield event
 

@@ -1,4 +1,4 @@
-"""Trace ids: from whoever asks, through the message, to the handler and what it submits."""
+"""Trace ids: they travel from a request through its message to the handler and to what that submits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextvars import ContextVar
 __all__ = ["current_trace_id", "new_trace_id", "trace_id_of"]
 
 current_trace_id: ContextVar[str | None] = ContextVar("reverie_trace_id", default=None)
-"""The trace that the present code runs for; what is submitted without a trace id belongs to it."""
+"""The trace of the code that runs now; messages submitted without a trace id get this one."""
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """The header `traceparent` as W3C defines it."""
@@ -17,11 +17,11 @@ NONE = "0" * 32
 
 
 def new_trace_id() -> str:
-    """A fresh trace id."""
+    """Make a fresh trace id."""
     return secrets.token_hex(16)
 
 
 def trace_id_of(traceparent: str | None) -> str | None:
-    """The trace id in a `traceparent` header; None if there is none that can be read."""
+    """Read the trace id from a `traceparent` header; None if the header has no valid one."""
     found = TRACEPARENT.fullmatch((traceparent or "").strip().lower())
     return found[1] if found and found[1] != NONE else None
