@@ -1,4 +1,4 @@
-"""What can go wrong, as one family.
+"""The errors of Reverie, with one base class.
 
 The first line of a class's docstring is its default message; attributes carry the data, so that a caller
 decides by type and value, never by words.
@@ -44,12 +44,12 @@ __all__ = [
 
 
 def redacted(url: str) -> str:
-    """A URL that may be shown: without its user and password."""
+    """Remove the user and the password from a URL, so that it may be shown."""
     return re.sub(r"(?<=://)[^/\s'\"][^\s'\"?#]*@", "", re.sub(r"(?<=[?&]password=)[^&\s'\"]+", "…", url))
 
 
 def shown(value: object, depth: int = 3) -> str:
-    """A value as it may be shown: no passwords, and only its beginning, since it may be endless."""
+    """Format a value so that it may be shown: without passwords, and cut if it is long."""
     if isinstance(value, str):
         text = redacted(value)
         return repr(text if len(text) <= 200 else text[:199] + "…")
@@ -70,7 +70,7 @@ def shown(value: object, depth: int = 3) -> str:
 
 
 def is_secret(name: object) -> bool:
-    """Whether what has this name is never shown."""
+    """Whether a value with this name must never be shown."""
     return re.search(r"(secret|password|token|api_?keys?)$", str(name), re.IGNORECASE) is not None
 
 
@@ -141,7 +141,7 @@ class InvalidSettingError(ReverieError):
     def __init__(self, setting: str, value: object, reason: str, where: str = "") -> None:
         """Name the setting, its value, what is allowed, and where it was set if that is known.
 
-        Without a setting it is the place itself that is wrong, such as a file that cannot be read.
+        Without a setting, the place itself is wrong, such as a file that cannot be read.
         """
         self.setting, self.value, self.reason, self.where = setting, value, reason, where
         what = f"{setting} = {shown(value)}" if setting else ""
@@ -172,7 +172,7 @@ class MissingExtraError(ReverieError):
     """A backend was asked for whose libraries are not installed."""
 
     def __init__(self, extra: str) -> None:
-        """Name the extra that brings them."""
+        """Name the extra that installs them."""
         self.extra = extra
         super().__init__(
             f"this needs the extra {extra!r}: pip install 'reverie[{extra}]' "
@@ -196,7 +196,7 @@ class BackendUnavailableError(ReverieError):
     """The backend did not answer; nothing is known to have been written."""
 
     retry_after_s: ClassVar[float] = 5
-    """When it is worth trying again: what is away may be back by then."""
+    """Seconds until it is worth trying again."""
 
 
 class CorruptDatabaseError(BackendUnavailableError):
@@ -283,7 +283,7 @@ class UnknownTaskTypeError(ReverieError):
     """There is no such type of timed tasks."""
 
     def __init__(self, task_type: str, known: list[str]) -> None:
-        """Name the type and those that there are."""
+        """Name the type, and the types that there are."""
         self.task_type, self.known = task_type, known
         there_are = f"there are {', '.join(known)}" if known else "there are none"
         super().__init__(f"there is no task type {task_type!r} (scheduler.tasks); {there_are}")
@@ -307,7 +307,7 @@ class WaitTimeoutError(ReverieError):
     """The work did not end in the time that was given."""
 
     def __init__(self, item_id: str, status: str, seconds: float) -> None:
-        """Say what was waited for and how it stands."""
+        """Name the item that was waited for, and its status."""
         self.item_id, self.status, self.seconds = item_id, status, seconds
         hint = {
             "waiting": "; a worker must handle its label: `reverie queue` shows whether one does",
@@ -325,6 +325,6 @@ class AppNotFoundError(ReverieError):
     """The application that holds your handlers could not be loaded."""
 
     def __init__(self, app: str, reason: str) -> None:
-        """Name it as it was given, and why it failed."""
+        """Name the application as it was given, and say why it failed."""
         self.app, self.reason = app, reason
         super().__init__(f"--app {app}: {reason}")

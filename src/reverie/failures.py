@@ -1,7 +1,7 @@
-"""Why a run failed, in a handler's own words: raise one of these where you know better than an error's type.
+"""The classes of failure, and an error for each that a handler can raise.
 
-Most handlers need none of them: the errors of HTTP clients and model providers are read by their types
-(`reverie.dispatch.classify`). What each class leads to stands in `docs/failures.md`.
+Most handlers need none of these errors: the errors of HTTP clients and model providers are recognised by
+their types (`reverie.dispatch.classify`). `docs/failures.md` says what follows from each class.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class FailureKind(StrEnum):
     """The classes of failure."""
 
     TRANSIENT = "transient"
-    """The other side, or the way to it, is in trouble: again after a backoff."""
+    """The other side, or the way to it, is in trouble: retried after a backoff."""
     RATE_LIMITED = "rate_limited"
-    """Too many calls: again after a backoff, not before the end of a Retry-After."""
+    """Too many calls: retried after a backoff, not before the end of a Retry-After."""
     QUOTA = "quota"
     """The credential is used up: its label is paused, no attempt is used."""
     CREDENTIALS = "credentials"
@@ -39,7 +39,7 @@ class FailureKind(StrEnum):
     INVALID = "invalid"
     """The work itself is refused and always will be: buried at once."""
     BUG = "bug"
-    """Anything else: again after a backoff, with an alert."""
+    """Anything else: retried after a backoff, with an alert."""
 
 
 class WorkError(ReverieError):
@@ -74,7 +74,7 @@ class RateLimitedError(WorkError):
 class QuotaError(WorkError):
     """The quota of a credential is used up; its label is paused and no attempt is used.
 
-    `credential` names it; default: the one that the handler was registered with. It is a name, not a secret.
+    `credential` is the name of the credential, not the secret; default: the one of the handler.
     """
 
     kind = FailureKind.QUOTA
@@ -113,4 +113,4 @@ ERRORS: dict[FailureKind, type[WorkError]] = {
         WorkError,
     )
 }
-"""The error that stands for each class of failure."""
+"""Class of failure → the error that a handler raises for it."""

@@ -1,4 +1,4 @@
-"""The message: one unit of memory work, and where it belongs."""
+"""The message: one unit of memory work, its identity, and the checks it must pass."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ LABEL_LEVELS: dict[str, Level] = {
     "mem_feedback": Level.BACKGROUND,
     "api_mix_search": Level.BACKGROUND,
 }
-"""The labels every installation knows. A label that stands nowhere is `Level.BACKGROUND`."""
+"""The labels that every installation knows. A label that is not listed is `Level.BACKGROUND`."""
 
 
 def level_of(label: str) -> Level:
-    """The level that a label has unless someone says otherwise."""
+    """The level that a label has by default."""
     return LABEL_LEVELS.get(label, Level.BACKGROUND)
 
 
@@ -90,8 +90,8 @@ class Lane(NamedTuple):
 def new_item_id() -> str:
     """Make a fresh id for a message.
 
-    `uuid.uuid4` asks the kernel each time, which hands the interpreter to another thread. Two copies of one
-    machine would go on with the same numbers, so the time takes part.
+    `uuid.uuid4` is slower: it asks the kernel each time, which hands the interpreter to another thread. The
+    time is mixed in because two copies of one machine would go on with the same random numbers.
     """
     bits = (_random_bits(128) ^ time.time_ns()) & ~_VERSION_BITS | _VERSION_4
     digits = f"{bits:032x}"
@@ -105,7 +105,7 @@ def derived_id(*parts: object) -> str:
 
 _VERSION_BITS = 0xF000 << 64 | 0xC000 << 48
 _VERSION_4 = 0x4000 << 64 | 0x8000 << 48
-"""Where a UUID says of which kind it is, and what it says there if it is random."""
+"""The bits of a UUID that tell its version, and their value for a random UUID."""
 _RANDOM = random.Random()  # noqa: S311  ids must differ, they are no secrets
 _random_bits = _RANDOM.getrandbits
 os.register_at_fork(after_in_child=_RANDOM.seed)
@@ -119,59 +119,59 @@ UniquePolicy = Literal["skip", "replace", "extend", "sooner"]
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One unit of work. Public alias: `ScheduleMessageItem`.
 
-    Only `user_id` and `label` are needed to make one. The engine fills `level` when it is submitted, and
+    Only `user_id` and `label` are required. The engine sets `level` when the message is submitted, and
     `attempts`, `losses`, `conflicts`, `redis_message_id` and `stream_key` when it is handed to a handler.
     """
 
     user_id: str
     label: str
     content: str = ""
-    """JSON or plain text, as the handler of the label wants it."""
+    """JSON or plain text, whichever the label's handler expects."""
     item_id: str = msgspec.field(default_factory=new_item_id)
     mem_cube_id: str = ""
     """Default: the user's own cube, which is named like the user."""
     session_id: str | None = None
     task_id: str | None = None
-    """The business task this belongs to; several messages may share one."""
+    """The business task of the message; several messages may share one."""
     trace_id: str | None = None
     user_name: str | None = None
     info: dict[str, Any] | None = None
     timestamp: datetime | None = None
-    """When it was submitted; default: when it was accepted."""
+    """When the message was submitted; default: when it was accepted."""
     due: datetime | None = None
-    """Not before this; default: at once. A moment without a zone is UTC."""
+    """The message does not run before this; default: at once. A moment without a zone is UTC."""
     deadline: datetime | None = None
-    """Not started by then: failed, with the reason `deadline`. A run that lasts longer is timed out."""
+    """A message not started by then fails with the reason `deadline`. A run that goes on is timed out."""
     depends_on: tuple[str, ...] = ()
-    """Items of the same user that must end first: known ones, or of the same submit."""
+    """Items of the same user that must end first; each is known already or part of the same submit."""
     if_dependency_fails: Literal["fail", "run"] = "fail"
-    """What happens if one of them fails or is cancelled: this fails too, or runs anyway."""
+    """What happens if one of them fails or is cancelled: the message fails, too, or runs anyway."""
     unique_key: str | None = None
-    """At most one unsettled message of its lane has this key; see `unique_policy`."""
+    """At most one unsettled message of a lane has this key; see `unique_policy`."""
     unique_window_s: float = 0
-    """Seconds from its acceptance for which the key stays taken even if the message has ended."""
+    """Seconds after its acceptance in which the key stays taken, even if the message has ended."""
     unique_policy: UniquePolicy = "skip"
-    """If the key is taken: skip answers with the message that has it; replace cancels that one if it still
-    waits, and takes the key; extend moves its due time to this one's; sooner does that only if this one is
-    due earlier, and never to before the time of a retry. A running one is left alone:
-    replace accepts this message as one more, extend and sooner do if no other waits."""
+    """If another message has the key: `skip` answers with that message. `replace` cancels it if it still
+    waits, and takes the key. `extend` moves its due time to that of the new message; `sooner` does so only if
+    the new message is due earlier, and never to before the time of a retry. A running message is left alone:
+    `replace` then accepts the new message as well, `extend` and `sooner` do if no other waits."""
     level: int | None = None
-    """Decided by the label; see `Level`."""
+    """Set by the label; see `Level`."""
     attempts: int = 0
     """Runs so far that ended with an outcome."""
     losses: int = 0
-    """Claims so far that ended without one."""
+    """Claims so far that ended without an outcome."""
     conflicts: int = 0
     """Runs in a row whose effects met another version of a memory item than they had read."""
     requeues: int = 0
-    """How often a person has sent it back after its end."""
+    """How often a person has requeued the message after its end."""
     redis_message_id: str | None = None
     stream_key: str | None = None
     user_key: str | None = None
-    """For whom a trigger has made it; see `backends/triggers.py`. Nobody else may set it."""
+    """The user key of the trigger that made the message; see `backends/triggers.py`. Only triggers set it."""
 
     def __post_init__(self) -> None:
-        """Put a message without a cube into the user's own."""
+        """Put a message without a cube into the user's own cube."""
         if not self.mem_cube_id:
             msgspec.structs.force_setattr(self, "mem_cube_id", self.user_id)
 
@@ -182,7 +182,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     @property
     def lane(self) -> Lane:
-        """Where it waits its turn: (user_id, mem_cube_id, label)."""
+        """The lane in which the message waits: (user_id, mem_cube_id, label)."""
         return _new_tuple(Lane, (self.user_id, self.mem_cube_id, self.label))
 
     def json(self) -> Any:
@@ -190,19 +190,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         return msgspec.json.decode(self.content)
 
     def fingerprint(self) -> str:
-        """Hash what makes two messages of one id the same message or a conflict."""
+        """Hash the fields that tell whether two messages of one id are the same message or a conflict."""
         parts = (self.mem_cube_id, self.label, self.content, self.session_id, self.task_id, self.info)
         return hashlib.blake2b(_canonical(parts), digest_size=16).hexdigest()
 
 
 _new_tuple = tuple.__new__
-"""A named tuple made this way costs a third: keys and lanes are asked for several times for each message."""
+"""Makes a named tuple at a third of the cost: each message's key and lane are asked for several times."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
 class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message may be at most."""
+    """The limits of a message."""
 
     max_content_bytes: int = 1024 * 1024
     """Bytes of UTF-8; default 1 MiB."""
@@ -215,7 +215,7 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIRST_YEAR, LAST_YEAR = 1900, 9000
-"""Moments that every backend can keep, whatever their zone."""
+"""The years whose moments every backend can keep, in any zone."""
 _REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
 _OPTIONAL = ("session_id", "task_id", "trace_id", "user_name", "unique_key")
 
@@ -232,8 +232,8 @@ def content_text(content: Any, limits: MessageLimits) -> str:
 def check_message(message: Message, limits: MessageLimits, *, of_system: bool = False) -> None:
     """Refuse a message that no backend should keep; the error names the field and its value.
 
-    Every message comes through here, so what most do not have is passed over first. `of_system`: the message
-    follows from work of the system, and may be such work itself.
+    Every message is checked, so rare fields cost nothing if they are not set. `of_system`: the message
+    follows from work of the system, and may belong to `SYSTEM_USER` itself.
     """
     if not _has_short_names(message, limits.max_id_bytes):
         for field in (*_REQUIRED, *_OPTIONAL):
@@ -260,7 +260,7 @@ def check_message(message: Message, limits: MessageLimits, *, of_system: bool = 
 
 
 def _has_short_names(message: Message, most: int) -> bool:
-    """Whether all its names are such as nearly all messages have: seen sooner of all together."""
+    """Whether all names of a message are short ASCII, as nearly always: checking them together is quicker."""
     user, cube, label, item = message.user_id, message.mem_cube_id, message.label, message.item_id
     if not (
         type(user) is type(cube) is type(label) is type(item) is str and user and cube and label and item
@@ -361,7 +361,7 @@ def _depth_exceeds(value: Any, depth: int) -> bool:
 
 
 def check_name(field: str, value: object, limits: MessageLimits) -> None:
-    """Refuse what cannot be an id, a label or a name."""
+    """Refuse a value that cannot be an id, a label or a name."""
     if (
         type(value) is str
         and value.isprintable()

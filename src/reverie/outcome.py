@@ -1,7 +1,7 @@
 """Outcomes: what a handler's run means for its message.
 
-A handler returns one, or raises one of those that end a run early (`raise Retry(after=5)` reads well deep
-inside a call). Returning None means `Done()`; any other exception is a failed run, retried with backoff.
+A handler returns an outcome. `Retry`, `Snooze`, `Cancel` and `Bury` may also be raised, which reads well deep
+inside a call. Returning None means `Done()`. Any other exception is a failed run, retried with backoff.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Bury(_Ending):
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process that ran it died: a loss, not an attempt. No handler answers this; an executor does."""
+    """The process of a run died: a loss, not an attempt. Executors return this outcome, handlers never do."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""The turns of a conversation, as a message of the label `add` carries them."""
+"""The turns of a conversation, which a message of the label `add` carries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Turn", "memory_id_of", "read_turns", "write_turns"]
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one speaker said."""
+    """One utterance of a speaker."""
 
     content: str
     role: str = "user"
@@ -25,12 +25,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def write_turns(turns: Sequence[Turn]) -> str:
-    """The content of a message that carries these turns."""
+    """Encode turns as the content of a message."""
     return msgspec.json.encode(turns).decode()
 
 
 def read_turns(content: str) -> list[Turn]:
-    """The turns that a content carries; any other text is one turn of the user."""
+    """Decode the turns in the content of a message; any other text is one turn of the user."""
     try:
         return msgspec.json.decode(content, type=list[Turn])
     except msgspec.DecodeError:
@@ -38,5 +38,5 @@ def read_turns(content: str) -> list[Turn]:
 
 
 def memory_id_of(message: Message, index: int) -> str:
-    """The id of the memory that turn `index` of this message becomes; known before it is written."""
+    """The id of the memory that turn `index` of a message becomes; known before the memory is written."""
     return derived_id(message.user_id, message.item_id, index)

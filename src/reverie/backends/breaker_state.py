@@ -1,10 +1,10 @@
-"""What all workers share about one thing they call: how much at once, and whether at all.
+"""The breaker and the limiter that all workers share for one thing they call.
 
-Pure state machines; each backend keeps the state of a key and moves it in one atomic step. A **breaker**
-stands in front: closed, open until a moment, then half-open, which lets one probe through. Behind it stands a
-**limiter** that learns: it allows `max_concurrency` until the first rate limit, few calls after it, one more
-for each round of calls that succeed, twice as many after each quiet minute, until it is gone again. Permits
-have leases, so that those of a worker that died come back.
+Pure state machines; each backend keeps the state of a key and moves it in one atomic step. A call first
+passes the **breaker**: closed, open until a moment, then half-open, which lets one probe through. Then it
+passes the **limiter**, which learns: it allows `max_concurrency` calls until the first rate limit, few calls
+after it, one more for each round of calls that succeed, and twice as many after each quiet minute, until the
+limit is gone again. Permits have leases, so that those of a worker that died come back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     Step = Callable[["State", int], tuple["State", "Grant"]]
-    """From a state and the time to the next state and an answer."""
+    """(state, time) → (next state, answer)."""
 
 __all__ = [
     "DEFAULT_RULES",
@@ -42,26 +42,26 @@ __all__ = [
 ]
 
 LEASE_MS = 60_000
-"""How long a permit holds unless someone says otherwise; default a minute."""
+"""How long a permit holds by default: a minute."""
 MOST_LISTED = 1000
-"""How many open breakers are listed at most."""
+"""The most open breakers that are listed."""
 PROBE = "probe-"
-"""How the permit of a probe begins: it is known for one even when its lease is over."""
+"""The prefix of a probe's permit, by which it is recognised even when its lease is over."""
 
 
 class LimiterRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How many calls run at once."""
+    """The rules of a limiter: how many calls run at once."""
 
     max_concurrency: int = 50
     """Calls at once while there is no other limit; default 50."""
     first_limit: int = 10
     """Calls at once after the first rate limit; default 10. Each further one halves it, down to one."""
     quiet_ms: int = 60_000
-    """The limit doubles each time that so many milliseconds pass without a rate limit; default a minute."""
+    """The limit doubles after each period of this length without a rate limit; default a minute."""
 
 
 class BreakerRules(msgspec.Struct, frozen=True, kw_only=True):
-    """When nothing is called at all."""
+    """The rules of a breaker: when no calls are made at all."""
 
     failures: int = 3
     """Failures in a row that open the breaker; default 3."""
@@ -72,24 +72,24 @@ class BreakerRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one key."""
+    """The rules of one key."""
 
     breaker: BreakerRules = BreakerRules()
     limiter: LimiterRules | None = LimiterRules()
-    """None: as many at once as anyone likes."""
+    """None: any number of calls at once."""
     max_retry_after_ms: int = 24 * 3_600_000
-    """A Retry-After is heeded up to so many milliseconds; default a day."""
+    """The longest Retry-After that is obeyed; default a day."""
     look_again_ms: int = 1_000
-    """Whoever waits for another's permit or probe is told to ask again after so many milliseconds."""
+    """When to ask again if another worker's permit or probe is in the way; default a second."""
     forget_ms: int = 24 * 3_600_000
-    """A state that nobody has touched so long after its last moment is forgotten; default a day."""
+    """A state is forgotten this long after the last moment that means something in it; default a day."""
 
 
 DEFAULT_RULES = Rules()
 
 
 class SignalKind(StrEnum):
-    """What became of a call."""
+    """The ways in which a call can end."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -97,26 +97,26 @@ class SignalKind(StrEnum):
     QUOTA = "quota"
     """No quota is left, or the credential is refused."""
     RELEASE = "release"
-    """It was not made, or says nothing about the other side."""
+    """The call was not made, or says nothing about the other side."""
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """What a worker reports of a call."""
+    """A worker's report about a call."""
 
     kind: SignalKind
     retry_after_ms: int | None = None
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """How many calls may be made now."""
+    """An answer: how many calls may be made now."""
 
     now: int
     """The moment of this answer, on the backend's clock."""
     granted: int = 0
     permit: str = ""
-    """To be named in the report. Empty when there is nothing to give back: nobody counts these calls."""
+    """The name for the report. Empty if there is nothing to give back, because no limit counts the calls."""
     retry_at: int | None = None
-    """When nothing is granted: the moment from which it is worth asking again."""
+    """When nothing is granted: the earliest moment at which it is worth asking again."""
 
     @property
     def wait_ms(self) -> int:
@@ -125,7 +125,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_probe(self) -> bool:
-        """Whether the one call that this allows decides about all others."""
+        """Whether this grants a probe: a single call that decides whether the breaker closes."""
         return self.permit.startswith(PROBE)
 
 
@@ -138,32 +138,32 @@ class Permit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that is known about one key. The default is: nothing is wrong."""
+    """Everything that is known about one key. The default means that nothing is wrong."""
 
     permits: dict[str, Permit] = {}
     failures: int = 0
     """Failures since the last success."""
     open_until: int | None = None
-    """The breaker: None is closed; from this moment on it is half-open."""
+    """The breaker: None is closed; otherwise it is open until this moment, then half-open."""
     pause_ms: int = 0
     """The last pause of an open breaker."""
     limit: int | None = None
-    """The limiter: None is no limit but `max_concurrency`."""
+    """The limiter: None means no limit except `max_concurrency`."""
     successes: int = 0
-    """Since the limit last grew."""
+    """Successful calls since the limit last grew."""
     lowered_at: int = 0
     limited_at: int = 0
-    """The last rate limit, or the last doubling after it."""
+    """The time of the last rate limit, or of the last doubling after it."""
     not_before: int = 0
     """The end of the last Retry-After."""
     forget_at: int = 0
-    """From then on this is as good as the default."""
+    """From this time on the state counts as the default."""
 
 
 def acquire(
     state: State, now: int, permit: str, *, n: int, lease_ms: int, rules: Rules
 ) -> tuple[State, Grant]:
-    """Ask for `n` calls under the name `permit`; fewer, or none, may be granted."""
+    """Ask for `n` calls under the permit `permit`; fewer, or none, may be granted."""
     state = _as_of(state, now, rules)
     probing = _probing(state)
     if state.not_before > now:
@@ -189,7 +189,7 @@ def acquire(
 
 
 def report(state: State, now: int, permit: str, signal: Signal, rules: Rules) -> tuple[State, Grant]:
-    """Take in what became of a call, with or without a permit; the answer says how things stand now."""
+    """Apply the report about a call, with or without a permit; the answer says when to ask again."""
     state = _as_of(state, now, rules)
     call = _Call(permit, state.permits.get(permit))
     if call.known is not None:
@@ -213,7 +213,7 @@ def report(state: State, now: int, permit: str, signal: Signal, rules: Rules) ->
 
 
 class SharedMachine:
-    """`reverie.backends.interface.SharedState`, but for where the states are kept."""
+    """Implements `reverie.backends.interface.SharedState`, except for where the states are kept."""
 
     async def acquire(
         self, key: str, n: int = 1, lease_ms: int = LEASE_MS, rules: Rules = DEFAULT_RULES
@@ -229,12 +229,12 @@ class SharedMachine:
         return await self._move(key, lambda state, now: report(state, now, permit, signal, rules))
 
     async def _move(self, key: str, step: Step) -> Grant:
-        """Read the state of a key, take the step, keep what comes of it: in one atomic step."""
+        """Read the state of a key, take the step and keep the result, all in one atomic step."""
         raise NotImplementedError
 
 
 def opened(states: Iterable[tuple[str, State]], now: int) -> dict[str, int]:
-    """The keys whose breaker is not closed, and from when on a probe may try; at most `MOST_LISTED`."""
+    """Key → when a probe may try, for keys whose breaker is not closed; at most `MOST_LISTED`."""
     found = (
         (key, state.open_until)
         for key, state in states
@@ -244,7 +244,7 @@ def opened(states: Iterable[tuple[str, State]], now: int) -> dict[str, int]:
 
 
 def is_blank(state: State) -> bool:
-    """Whether a state says nothing, so that it need not be kept."""
+    """Whether a state is the default, so that it need not be kept."""
     return msgspec.structs.replace(state, forget_at=0) == State()
 
 
@@ -256,17 +256,17 @@ class _Call(NamedTuple):
 
     @property
     def probed(self) -> bool:
-        """Whether it was made as a probe, if long ago."""
+        """Whether the call was made as a probe, even if its permit no longer holds."""
         return self.permit.startswith(PROBE)
 
     @property
     def decides(self) -> bool:
-        """Whether the breaker waits for just this call."""
+        """Whether the breaker waits for this very call."""
         return self.probed and self.known is not None
 
 
 def _as_of(state: State, now: int, rules: Rules) -> State:
-    """The state after what time alone has done: leases over, limit doubled, all forgotten."""
+    """Apply to a state what time alone does: leases end, the limit doubles, an old state is forgotten."""
     if state.forget_at <= now:
         return State()
     permits = {name: known for name, known in state.permits.items() if known.until > now}
@@ -279,12 +279,12 @@ def _as_of(state: State, now: int, rules: Rules) -> State:
 
 
 def _probing(state: State) -> list[int]:
-    """The end of the lease of the probe, if one is under way."""
+    """The end of the probe's lease, if a probe is under way; else an empty list."""
     return [known.until for name, known in state.permits.items() if name.startswith(PROBE)]
 
 
 def _limited(state: State, limit: int, rules: LimiterRules) -> State:
-    """The state under another limit; one that limits nothing is none."""
+    """Set another limit; one that is as high as `max_concurrency` is removed."""
     if limit >= rules.max_concurrency:
         return msgspec.structs.replace(state, limit=None, successes=0, lowered_at=0, limited_at=0)
     return msgspec.structs.replace(state, limit=limit, successes=0)
@@ -295,7 +295,7 @@ def _closed(state: State) -> State:
 
 
 def _succeeded(state: State, call: _Call, rules: Rules) -> State:
-    # Of what began before the breaker opened, the success is old news; that of a late probe is not.
+    # A call that began before the breaker opened is old news when it succeeds; a late probe is not.
     if state.open_until is None or call.probed:
         state = _closed(state)
     if state.limit is not None and rules.limiter is not None:
@@ -323,14 +323,14 @@ def _refused(state: State, now: int, call: _Call, signal: Signal, rules: Breaker
         pause_ms = rules.pause_ms
     elif call.decides or (state.open_until <= now and not _probing(state)):
         pause_ms = min(state.pause_ms * 2, rules.max_pause_ms)
-    else:  # one of many that found out at the same time
+    else:  # one of many calls that were refused at the same time
         return msgspec.structs.replace(state, open_until=max(state.open_until, now + asked))
     return msgspec.structs.replace(state, pause_ms=pause_ms, open_until=now + max(pause_ms, asked))
 
 
 def _rate_limited(state: State, now: int, call: _Call, signal: Signal, rules: Rules) -> State:
     if call.probed:
-        state = _closed(state)  # whoever counts our calls is there and knows us
+        state = _closed(state)  # a server that counts our calls is up and accepts the credential
     asked = min(signal.retry_after_ms or 0, rules.max_retry_after_ms)
     state = msgspec.structs.replace(state, not_before=max(state.not_before, now + asked))
     if rules.limiter is None:
@@ -341,12 +341,12 @@ def _rate_limited(state: State, now: int, call: _Call, signal: Signal, rules: Ru
     elif call.known is not None and call.known.since > state.lowered_at:
         limit = max(1, state.limit // 2)
     else:
-        return state  # it began under the old limit: one burst lowers the limit once
+        return state  # the call began under the old limit: one burst lowers the limit once
     return msgspec.structs.replace(state, limit=limit, successes=0, lowered_at=now)
 
 
 def _dated(state: State, now: int, rules: Rules) -> State:
-    """The state with the moment at which it means nothing any more."""
+    """Set the moment at which the state is forgotten."""
     moments = [known.until for known in state.permits.values()]
     last = max(now, state.open_until or 0, state.not_before, *moments)
     not_before = state.not_before if state.not_before > now else 0

@@ -1,4 +1,4 @@
-"""What a person can ask of a queue: cancel, requeue, delete, pause, resume."""
+"""The commands that a person can give to a queue: cancel, requeue, delete, pause, resume."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ __all__ = [
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items: all that fit everything that is given."""
+    """Which items a command is about: those that match every field that is given."""
 
     user_id: str | None = None
     item_ids: tuple[str, ...] | None = None
-    """Ids of this user."""
+    """Item ids of this user."""
     task_id: str | None = None
     mem_cube_id: str | None = None
     label: str | None = None
     limit: int = 1000
-    """At most so many in one step; the answer says if there are more."""
+    """The most items in one step; the answer says if there are more."""
 
 
 class CancelItems(msgspec.Struct, frozen=True, tag="cancel"):
-    """What waits ends as cancelled. What runs is asked to stop: its handler sees `ctx.cancelled`.
+    """Cancel messages. A waiting one ends at once; the handler of a running one sees `ctx.cancelled`.
 
-    What was asked to stop before is left out, unless its id is given.
+    Running messages that were asked to stop before are left out, unless their ids are given.
     """
 
     which: Selection
 
 
 class RequeueItems(msgspec.Struct, frozen=True, tag="requeue"):
-    """What has failed or was cancelled waits again, at the end of its lane, as if it were new.
+    """Let failed or cancelled messages wait again, at the end of their lanes, as if they were new.
 
-    What depended on it stays as it ended.
+    Messages that failed because they depended on one of these stay failed.
     """
 
     which: Selection
 
 
 class DeleteItems(msgspec.Struct, frozen=True, tag="delete"):
-    """What has failed or was cancelled is forgotten."""
+    """Delete failed or cancelled messages."""
 
     which: Selection
 
 
 class PauseLabel(msgspec.Struct, frozen=True, tag="pause"):
-    """Nothing of this label is claimed any more; what runs goes on, what comes is kept."""
+    """Stop claims of a label. Running messages go on, new messages are kept."""
 
     label: str
     reason: str = "paused"
 
 
 class ResumeLabel(msgspec.Struct, frozen=True, tag="resume"):
-    """Work of this label is claimed again."""
+    """Allow claims of a label again."""
 
     label: str
 
@@ -72,10 +72,10 @@ Command = CancelItems | RequeueItems | DeleteItems | PauseLabel | ResumeLabel
 
 
 class ControlResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command has changed."""
+    """The items that a command has changed."""
 
     changed: list[Key] = []
     requested: list[Key] = []
-    """With a cancel: those that run and were asked to stop."""
+    """For a cancel: running items that were asked to stop."""
     more: bool = False
     """Whether the limit was reached and there is more to change."""

@@ -1,4 +1,4 @@
-"""What a queue may promise of what it has accepted: the words of `queue.durability`."""
+"""The words of `queue.durability`: what a queue promises about accepted messages."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ REPLICATED = re.compile(r"replicated\(([1-9][0-9]?)\)")
 
 
 def is_durability(text: str) -> bool:
-    """Whether this is one of the words."""
+    """Whether a text is one of the words."""
     return text in {"full", "normal", "always", "everysec"} or replicas_of(text) > 0
 
 
 def replicas_of(durability: str | None) -> int:
-    """How many replicas must have confirmed what is accepted; 0 if that is not asked for."""
+    """How many replicas must confirm each submit; 0 if none must."""
     asked = REPLICATED.fullmatch(durability or "")
     return int(asked[1]) if asked else 0
 
 
 def survives_power_cuts(durability: str | None) -> bool:
-    """Whether nothing that was accepted may be lost with the machine: SQLite and Redis have a word for it."""
+    """Whether all accepted messages must survive a power cut: `full` on SQLite, `always` on Redis."""
     return durability in {"full", "always"}

@@ -1,7 +1,7 @@
-"""Sharing a worker's free slots among levels and labels.
+"""Shares a worker's free slots among levels and labels.
 
-Each level first gets its share by weight, divided among its labels; what one level leaves, the others may
-take, the higher first. A label whose longest-waiting lane has waited too long counts as a higher level.
+Each level first gets its share by weight, divided among its labels. Slots that one level leaves go to the
+others, higher levels first. A label whose longest-waiting lane has waited too long counts as a higher level.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 C = TypeVar("C")
-"""A claimed message, as the backend has it."""
+"""A claimed message, in the backend's own form."""
 
 
 def serve(
@@ -29,7 +29,7 @@ def serve(
 ) -> list[C]:
     """Claim for the labels of a request, label by label; `claim` is told how many messages at most.
 
-    `waited_ms` says how long the first lane of each label has waited that has one ready.
+    `waited_ms` maps each label that has a ready lane to how long its first lane has waited.
     """
     wants = {label: want for label, want in request.wants.items() if label in waited_ms}
     if request.slots is None:
@@ -40,7 +40,7 @@ def serve(
     free, left = request.slots, {label: want.slots for label, want in wants.items()}
     taken: Counter[int] = Counter()
     claims: list[C] = []
-    for by_weight in (True, False):  # first the share of each level, then what others have left
+    for by_weight in (True, False):  # first the share of each level, then the slots that others have left
         for level, labels in sorted(levels.items()):
             room = request.levels.get(level)
             allowed = free if room is None else room.share if by_weight else room.most
@@ -53,7 +53,7 @@ def serve(
                 want = wants[label]
                 claimed = claim(label, want, slots * want.per_slot)
                 used = min(slots, math.ceil(len(claimed) / want.per_slot))
-                left[label] = left[label] - used if used == slots else 0  # fewer: it has no more
+                left[label] = left[label] - used if used == slots else 0  # fewer: the label has no more
                 free, quota = free - used, quota - used
                 taken[level] += used
                 claims += claimed

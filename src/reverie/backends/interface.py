@@ -1,4 +1,4 @@
-"""What every backend does: the queue's moves, its views, what workers share, and the backend that holds them.
+"""The interface of every backend: the queue's moves and views, shared state, triggers, broadcast.
 
 A backend is done when `tests/conformance` passes on it.
 """
@@ -56,52 +56,55 @@ class Queue(Protocol):
     """Every move a message can make. Its status is written in the same step as the move itself.
 
     Each call is one atomic step over its whole batch, may be made from any event loop, and leaves nothing
-    half done if the process dies inside it. Answers come in the order of what was given.
+    half done if the process dies inside it. Answers come in the order of the arguments.
     """
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """Accept messages: when this returns they are kept, at the backend's durability.
 
-        A known (user_id, item_id) is not written again: `duplicate` if its fingerprint is the same, else
-        `conflict`. A message that is due takes its place at the end of its lane, one that is due later or
-        depends on others takes it then. The messages were checked, and their level is set. All are kept, or
-        none: `QueueFullError` if a limit is reached, `InvalidMessageError` if one depends on what nobody
-        knows or (`refuse_unhandled`) nobody handles it.
+        A known (user_id, item_id) is not written again: the answer is `duplicate` if its fingerprint is the
+        same, else `conflict`. A message that is due takes its place at the end of its lane now; one that is
+        due later or depends on others takes it then. The caller has checked the messages and set their
+        levels. All are kept, or none: `QueueFullError` if a limit is reached, `InvalidMessageError` if a
+        message depends on an unknown item or (`refuse_unhandled`) no live worker handles its label.
         """
         ...
 
     async def claim(self, request: ClaimRequest) -> list[Claim]:
         """Hand waiting messages to a worker under a lease.
 
-        Serves the ready lanes of each wanted label in turn, each at most `quantum` messages, in the order
-        of the lane. A lane of an ordered label is not served again until all it gave is settled or lost.
-        A message that was lost comes alone. Nothing comes of a paused label, nor of a tenant that has as
-        much in progress as it may. Free slots are shared among the levels; see `reverie.backends.fair_share`.
-        A claim that brings something, but less than a label has room for, lets the next `wait` for a label
-        that still has ready lanes return at once: nobody needs a second claim to see that there is no more.
-        A worker's next request takes the place of one that stands, and answers also what was claimed for that
-        and not answered yet; one without wants does only this.
+        Serves the ready lanes of each wanted label in turn, each at most `quantum` messages, in the order of
+        the lane. A lane of an ordered label is not served again until everything claimed from it is settled
+        or lost. A message whose claim was lost is claimed alone. Paused labels are not served, nor tenants
+        that have as much in progress as they may. Free slots are shared among the levels; see
+        `reverie.backends.fair_share`. If a claim returns messages, but fewer than a label has room for, and
+        a wanted label still has ready lanes, the next `wait` for that label returns at once: a worker need
+        not claim a second time to see whether there is more.
+
+        A standing request (`stands`) is replaced by the worker's next request, whose answer also has the
+        messages that were claimed for the standing one and not yet returned. A request without wants does
+        only this.
         """
         ...
 
     async def renew(
         self, claims: Sequence[Claim], lease_ms: int, presence: Presence | None = None
     ) -> Renewal:
-        """Extend the leases; answer those that are no longer the worker's, and those to be cancelled.
+        """Extend the leases; answer which claims the worker has lost, and which messages to cancel.
 
         With `presence`, also note that the worker is alive and which labels it handles.
         """
         ...
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Take in how runs ended. Only the holder of a claim is heard; others are answered `stale`.
+        """Record how runs ended. Only the holder of a claim may settle it; others are answered `stale`.
 
-        A settlement holds whole or not at all: state, effects, follow-ups. A retried or released message
-        of an ordered lane keeps its place at the front and its lane rests for `delay_ms`; one of an
-        unordered label goes to the end when its delay is over. One whose cancellation was asked for ends
-        as cancelled instead of waiting again or being buried; a completed one stays completed. Whoever
-        depends on a message that ends becomes eligible, or fails with it. If the effects of a settlement meet
-        another version of an item, it is answered `conflict`, and with it every later one of its lane.
+        A settlement takes hold whole or not at all: state, effects, follow-ups. A retried or released message
+        of an ordered lane keeps its place at the front, and its lane rests for `delay_ms`; one of an
+        unordered label goes to the end when its delay is over. A message whose cancellation was requested
+        ends as cancelled instead of waiting again or being buried; a completed one stays completed. Messages
+        that depend on a message that ends become eligible, or fail with it. If the effects of a settlement
+        meet another version of an item, it is answered `conflict`, and so is every later one of its lane.
         """
         ...
 
@@ -110,19 +113,19 @@ class Queue(Protocol):
         ...
 
     async def load_memos(self, claim: Claim) -> dict[str, str]:
-        """What earlier runs of this message have kept, by step."""
+        """The results that earlier runs of this message have kept, by step."""
         ...
 
     async def control(self, command: Command) -> ControlResult:
-        """Do what a person asks for."""
+        """Carry out a person's command."""
         ...
 
     async def advance(self, limit: int) -> Advance:
-        """Do what time asks for, at most `limit` of each kind.
+        """Do everything that time has made due, at most `limit` of each kind.
 
-        Stages messages that came due, wakes lanes whose rest is over, fails what was not started before
-        its deadline, hands claims on whose lease ran out (or buries their message after `max_losses`),
-        removes what was kept long enough.
+        Stages messages that came due, wakes lanes whose rest is over, fails messages that were not started
+        before their deadline, hands on claims whose lease ran out (or buries their message after
+        `max_losses`), and removes statuses that were kept long enough.
         """
         ...
 
@@ -132,34 +135,34 @@ class Queue(Protocol):
         Without labels it returns when it is time to call `advance`: at `until`, or earlier if a later step
         has set up something that falls due earlier.
 
-        If the last request for work stands, whoever submits may claim for it in the same step: then that is
-        the answer, and the request stands no more. Most queues leave it to the next claim. A wait that is
-        cancelled after that still answers, instead of ending as cancelled.
+        If the worker's last request stands, a submit may claim for it in the same step. Then the wait returns
+        these claims, and the request no longer stands. Most queues leave this to the next claim. A wait that
+        is cancelled after such a step still returns the claims, instead of ending as cancelled.
 
-        The label `CANCELLED` stands for requests to cancel what runs. It may also return for no reason.
-        `until` is in epoch milliseconds of the queue's own clock.
+        The label `CANCELLED` is for requests to cancel running messages. A wait may also return for no
+        reason. `until` is in epoch milliseconds of the queue's own clock.
         """
         ...
 
 
 @runtime_checkable
 class SubmitsHere(Protocol):
-    """A queue that also takes messages from threads without an event loop."""
+    """A queue that also accepts messages from threads without an event loop."""
 
     def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
-        """Submit from a thread that may block; when it returns it is durable."""
+        """Submit from a thread that may block; when this returns, the messages are durable."""
         ...
 
 
 class QueueViews(Protocol):
-    """Looking at the queue without moving anything."""
+    """Read-only views of the queue."""
 
     async def read(self, query: StatusQuery) -> Page:
-        """How the items stand that the query names."""
+        """The status of the items that a query selects."""
         ...
 
     async def labels(self) -> list[LabelState]:
-        """How much work each label has, and whether anyone does it; by name."""
+        """How much work each label has, and whether a live worker handles it; by name."""
         ...
 
     async def workers(self) -> list[Presence]:
@@ -171,53 +174,53 @@ class QueueViews(Protocol):
         ...
 
     async def health(self) -> QueueHealth:
-        """How old the work is. It costs the same however much there is."""
+        """How old the work is. The cost does not grow with the amount of work."""
         ...
 
     async def history(self, key: Key) -> list[Attempt]:
-        """The runs of a message so far, oldest first: as many as its status is kept, the last `MOST_KEPT`.
+        """The last `MOST_KEPT` runs of a message, oldest first, for as long as its status is kept.
 
-        A completion is the message's last entry. What is unknown has no history.
+        A completion is the message's last entry. An unknown message has no history.
         """
         ...
 
 
 class Broadcast(Protocol):
-    """Telling other processes of this queue something that nobody must rely on, such as events."""
+    """Sends news, such as events, to other processes of this queue. Delivery is not promised."""
 
     @property
     def is_heard(self) -> bool:
-        """Whether anyone outside of this process listens. Cheap; may lag by a second."""
+        """Whether any other process listens. Cheap; the answer may be a second old."""
         ...
 
     def say(self, news: bytes) -> None:
-        """Send a few kilobytes to all who listen. Never blocks, never fails; what is too much is lost."""
+        """Send a few kilobytes to all listeners. Never blocks, never fails; news that is too much is lost."""
         ...
 
     def listen(self) -> AsyncGenerator[bytes]:
-        """What others say, from the first step of the generator on. Closing it ends the listening."""
+        """Yield the news of other processes, from the generator's first step until it is closed."""
         ...
 
 
 class SharedState(Protocol):
-    """What all workers share about a thing they call: a circuit breaker, and a limiter that learns.
+    """The state that all workers share about a thing they call: a circuit breaker, and a limiter that learns.
 
-    A key is any text; all who use it give the same rules. A key about which nothing is known costs nothing,
-    and one that means nothing any more is forgotten. `backends/breaker_state.py` says what the
-    answers mean.
+    A key is any text; everyone who uses it gives the same rules. A key costs nothing while nothing is known
+    about it, and is forgotten when its state means nothing any more. `backends/breaker_state.py` explains the
+    answers.
     """
 
     async def acquire(
         self, key: str, n: int = 1, lease_ms: int = LEASE_MS, rules: Rules = DEFAULT_RULES
     ) -> Grant:
-        """Ask to make `n` calls; as many as were granted may be made, and are reported under one permit.
+        """Ask to make `n` calls; those that are granted are made and reported under one permit.
 
-        After `lease_ms` without a report the permit is taken back: its worker is thought dead.
+        After `lease_ms` without a report the permit is taken back, because its worker is thought dead.
         """
         ...
 
     async def report(self, key: str, permit: str, signal: Signal, rules: Rules = DEFAULT_RULES) -> Grant:
-        """Say what became of the calls of a permit, which is thereby given back.
+        """Report how the calls of a permit ended; this gives the permit back.
 
         A call that was made without asking is reported with an empty permit. The answer grants nothing; its
         `retry_at` is the moment before which nothing will be granted, None when there is no such moment.
@@ -225,7 +228,7 @@ class SharedState(Protocol):
         ...
 
     async def open_breakers(self) -> dict[str, int]:
-        """The keys whose breaker is not closed, and from when on a probe may try; a thousand at most."""
+        """Key → when a probe may try, for keys whose breaker is not closed; at most a thousand."""
         ...
 
 
@@ -238,11 +241,11 @@ class TriggerStore(Protocol):
     """
 
     async def put(self, definitions: Sequence[Definition], *, whole: bool = False) -> list[KnownType]:
-        """Bring trigger types into force; the answer is what is in force then, in the order given.
+        """Bring trigger types into force; the answer is the types in force then, in the order given.
 
-        The higher version wins, and forgets what a person has switched. With `whole`, the definitions have
-        one version and are a whole configuration: types of lower versions that are not among them are
-        disabled, and come last in the answer.
+        The higher version wins, and undoes what a person has enabled or disabled. With `whole`, the
+        definitions have one version and are a whole configuration: types of lower versions that are not among
+        them are disabled, and come last in the answer.
         """
         ...
 
@@ -251,19 +254,20 @@ class TriggerStore(Protocol):
         ...
 
     async def touch(self, activities: Sequence[Activity]) -> list[bool]:
-        """Note activity; for each, whether that has scheduled a run. Unknown and disabled types: False."""
+        """Note activity; answer for each whether it scheduled a run. Unknown and disabled types: False."""
         ...
 
     async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
         """At most `limit` triggers of these types that are due and not running, the longest due first.
 
-        `types` maps each type to those that it depends on. A trigger is not due while a trigger of one of
-        these is scheduled or running for the same user key and has not ended well since the first was fired.
+        `types` maps each type to the types that it depends on. A trigger is not due while, for the same user
+        key, a trigger of one of these is scheduled or running and has not ended well since the first was
+        fired.
         """
         ...
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
-        """Submit the messages of due triggers and move their due times; False where another was quicker.
+        """Submit the messages of due triggers and move their due times; False if another call was quicker.
 
         The messages are kept whatever the limits say.
         """
@@ -272,7 +276,7 @@ class TriggerStore(Protocol):
     async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
     ) -> list[TriggerState]:
-        """The triggers of a type by user key, those after `after`; or only the one of `user_key`."""
+        """The triggers of a type after the user key `after`, by user key; or only the one of `user_key`."""
         ...
 
     async def statistics(self) -> list[TypeStatistics]:
@@ -280,47 +284,47 @@ class TriggerStore(Protocol):
         ...
 
     async def control(self, command: TriggerCommand) -> bool:
-        """Do what a person asks for; False if there is no such type or trigger, or nothing to do."""
+        """Carry out a person's command; False if there is no such type or trigger, or nothing to do."""
         ...
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between backends."""
+    """The differences between backends."""
 
     applies_effects: bool
     """`settle` applies effects in its own transaction; otherwise the effect store's inbox does."""
     durability: str
     """What survives: `full`, `normal`, `always`, `everysec`, `none` …"""
     lane_prefix: str = DEFAULT_PREFIX
-    """What the names of its lanes begin with."""
+    """The prefix of the names of the lanes."""
 
 
 class Backend(Protocol):
-    """One place where messages wait."""
+    """A place where messages wait: one queue and everything around it."""
 
     @property
     def queue(self) -> Queue:
-        """The moves."""
+        """The moves of messages."""
         ...
 
     @property
     def views(self) -> QueueViews:
-        """The views."""
+        """The views of the queue."""
         ...
 
     @property
     def triggers(self) -> TriggerStore:
-        """Rules that turn time or activity into messages."""
+        """The triggers: rules that turn time or activity into messages."""
         ...
 
     @property
     def shared(self) -> SharedState:
-        """What all workers share."""
+        """The breakers and limiters that all workers share."""
         ...
 
     @property
     def broadcast(self) -> Broadcast:
-        """What other processes hear at once."""
+        """The way to send news to other processes."""
         ...
 
     @property
@@ -329,9 +333,9 @@ class Backend(Protocol):
         ...
 
     async def open(self) -> None:
-        """Connect, create or upgrade what is missing, refuse what is unsafe. Idempotent."""
+        """Connect, create or upgrade what the backend needs, refuse what is unsafe. Idempotent."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Idempotent, safe when never opened."""
+        """Close everything. Idempotent, safe when never opened."""
         ...

@@ -1,7 +1,7 @@
-"""The names of lanes, as the outside sees them: on Redis they are the keys of streams.
+"""The names of lanes as users see them; on Redis they are the keys of streams.
 
-Ids of letters, digits and `_.@-` stand as they are. In others every other byte is percent-encoded, so that
-`:` always separates and two ids never share a key.
+Ids of letters, digits and `_.@-` are kept as they are. In other ids, every other byte is percent-encoded, so
+that `:` always separates and two ids never share a key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _is_plain = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
 
 
 def encode_id(value: str) -> str:
-    """Write an id so that it can be one part of a key."""
+    """Encode an id as one part of a key."""
     return value if _is_plain(value) else _encode(value)
 
 
@@ -32,7 +32,7 @@ def _encode(value: str) -> str:
 
 
 def decode_id(text: str) -> str:
-    """Read an id that `encode_id` has written."""
+    """Decode an id that `encode_id` has encoded."""
     return unquote(text)
 
 

@@ -1,4 +1,4 @@
-"""Whether a queue takes a submit: the arithmetic and the refusals, the same for every backend."""
+"""The limits of a submit: arithmetic and refusals, the same for every backend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["check_depth", "next_arrival", "unhandled", "unknown_parent"]
 
 RETRY_WHEN_FULL_S = 5.0
-"""When to try again after a refusal because of depth: nobody knows how soon work ends."""
+"""When to try again after a refusal because of depth; a guess, since nobody knows how soon work ends."""
 
 
 def check_depth(limits: ScopeLimits, depth: int, tenant: str | None = None) -> None:
-    """Refuse a submit after which so many messages would not have ended."""
+    """Refuse a submit after which `depth` messages would be unfinished, if that is more than the limit."""
     if limits.depth is not None and depth > limits.depth:
         raise QueueFullError(_setting("max_depth", tenant), limits.depth, RETRY_WHEN_FULL_S, tenant)
 
@@ -24,10 +24,11 @@ def check_depth(limits: ScopeLimits, depth: int, tenant: str | None = None) -> N
 def next_arrival(
     limits: ScopeLimits, arrival: float, now: int, messages: int, tenant: str | None = None
 ) -> float:
-    """Refuse a submit that comes too soon; else answer when the rate would allow the one after next.
+    """Refuse a submit that comes too soon; else return the new value of `arrival`.
 
-    `arrival` is the last answer: the moment at which all that was accepted so far fits the rate. It may lie
-    ahead of now by one second's worth; a larger batch is taken when there is room for one, and paid later.
+    `arrival` is the moment at which all messages accepted so far fit the rate. It may be up to a second ahead
+    of now. A batch larger than that is accepted when there is room for one message, and the next submits
+    wait longer.
     """
     assert limits.rate is not None
     interval = 1000 / limits.rate
@@ -43,10 +44,10 @@ def _setting(name: str, tenant: str | None) -> str:
 
 
 def unknown_parent(item_id: str) -> InvalidMessageError:
-    """What is said of a message that depends on something that is not there."""
+    """The error for a message that depends on an unknown item."""
     return InvalidMessageError("depends_on", item_id, "is no known item of this user, nor of this submit")
 
 
 def unhandled(label: str) -> UnhandledLabelError:
-    """What is said of a label that nobody works on."""
+    """The error for a label that no live worker handles."""
     return UnhandledLabelError(label)

@@ -1,4 +1,4 @@
-"""The values that go into and come out of a queue: what is asked of it and what it answers."""
+"""The values that a queue takes and returns: requests, claims, settlements and their answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 OF_MEMORY = "memory:"
-"""Begins the names of memos whose step has read memory: a run after a conflict must not build on them."""
+"""The prefix of memos whose step has read memory: a run after a conflict must not build on them."""
 
 
 class Status(StrEnum):
@@ -45,7 +45,7 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens to it unless a person asks."""
+        """Whether the message has ended, so that only a person can move it."""
         return self in {Status.COMPLETED, Status.FAILED, Status.CANCELLED}
 
 
@@ -57,20 +57,20 @@ class ScopeLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     """Messages submitted per second, with bursts of one second's worth. A submit beyond it is refused."""
     concurrency: int | None = None
-    """Messages in progress at once. What is beyond it waits."""
+    """Messages in progress at once. Further ones wait."""
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue decides by itself, without a worker."""
+    """The limits that a queue applies by itself, without a worker."""
 
     tenant: ScopeLimits = ScopeLimits()
-    """For each tenant: a user's cube."""
+    """The limits of each tenant, a user's cube."""
     total: ScopeLimits = ScopeLimits(depth=1_000_000)
-    """For all tenants together."""
+    """The limits of all tenants together."""
     max_wait_ms: int = 60_000
     """A lane that waits longer than this for its turn counts as one level higher, each time."""
     refuse_unhandled: bool = False
-    """Whether a label that no live worker handles is refused; else it is kept, and shown as unhandled."""
+    """Whether messages that no live worker handles are refused; else they are kept and shown as unhandled."""
 
     max_losses: int = 5
     """Claims that may end without an outcome before the message is buried as `killed_worker`."""
@@ -82,16 +82,16 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     """The answer to one submitted message."""
 
     item_id: str
-    """The item that stands for the message: its own, or the one that has its unique key."""
+    """The id of the message, or of the message that has its unique key."""
     status: Literal["accepted", "duplicate", "conflict", "spooled"]
     """spooled: the backend is away; the message is on disk here, and goes to the queue when it is back."""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker has room for, of one label.
+    """How much work of one label a worker has room for.
 
-    A slot is room for one running call. One of a plain handler works through messages of several lanes one
-    after the other, one of a batch handler takes them as a batch.
+    A slot is room for one running call. A slot of a plain handler works through messages of several lanes one
+    after the other; a slot of a batch handler takes them as a batch.
     """
 
     slots: int
@@ -100,9 +100,9 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     quantum: int = 10
     """The most messages that one lane gives in one turn."""
     ordered: bool = True
-    """Whether a lane of this label waits until what was claimed from it is settled."""
+    """Whether a lane of this label waits until all messages claimed from it are settled."""
     min_idle_ms: int = 0
-    """The least time between the end of one run of a lane, a lost one too, and the start of the next."""
+    """The least time between the end of one run of a lane, also a lost one, and the start of the next."""
     level: int = 3
     """The level of the label."""
 
@@ -116,26 +116,26 @@ class LevelRoom(msgspec.Struct, frozen=True, kw_only=True):
     """How many slots the labels of one level may take."""
 
     share: int
-    """Theirs by weight, if every level has enough work."""
+    """Their slots by weight, if every level has enough work."""
     most: int
-    """At most, if other levels have none: what is reserved for those stays free."""
+    """Their most slots if other levels have no work: slots reserved for those levels stay free."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker asks for work."""
+    """A worker's request for work."""
 
     worker: str
     wants: dict[str, Want]
-    """By label: only labels that the worker handles and has room for. Earlier ones are served first."""
+    """Label → want, for labels that the worker handles and has room for. Earlier ones are served first."""
     lease_ms: int = 30_000
     slots: int | None = None
-    """Free slots in all; None: only the wants count."""
+    """Free slots in all; None means that only the wants limit the claims."""
     levels: dict[int, LevelRoom] = {}
     """With `slots`: how they are shared among the levels."""
     enough: int | None = None
     """So many messages fill one of the wants: then there is surely more, and nobody need look."""
     stands: bool = False
-    """Whether it stands while the worker waits, if there is nothing now: see `Queue.wait`."""
+    """Whether the request stands while the worker waits, if there is no work now: see `Queue.wait`."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -146,20 +146,20 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """128 random bits, compared for equality: the fence against a worker that lost its lease."""
     lease_until: int
     handle: tuple[int, ...] = ()
-    """What the backend itself wants to remember of it, to find it again quickly."""
+    """Numbers by which the backend finds the message again quickly."""
     submitted_at: int | None = None
-    """When it was accepted, in epoch milliseconds."""
+    """When the message was accepted, in epoch milliseconds."""
     waiting_since: int | None = None
-    """When it last came into the queue: accepted, come due, put back. In epoch milliseconds."""
+    """When the message last entered the queue: accepted, come due or put back. In epoch milliseconds."""
 
     @property
     def key(self) -> Key:
-        """The identity of its message."""
+        """The identity of the message."""
         return self.message.key
 
     @property
     def lane(self) -> Lane:
-        """The lane of its message."""
+        """The lane of the message."""
         return self.message.lane
 
 
@@ -171,13 +171,13 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker says that it is there, and what it handles."""
+    """A worker's sign of life, with the labels it handles."""
 
     worker: str
     labels: tuple[str, ...]
-    """None at all: it takes its leave."""
+    """Empty: the worker leaves."""
     lives_ms: int = 30_000
-    """How long it counts as alive without saying so again."""
+    """How long the worker counts as alive without a further sign."""
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,39 +185,39 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
     lost: list[Lost] = []
     cancelled: list[Key] = []
-    """Claims that still stand, but whose message someone wants cancelled."""
+    """Messages whose claim is still valid, but whose cancellation was requested."""
 
 
 class Move(StrEnum):
     """Where a settled message goes."""
 
-    __hash__ = str.__hash__  # that of an Enum is Python code, and every message is looked up by its move
+    __hash__ = str.__hash__  # faster than the hash of an Enum, which is Python code; each message needs it
 
     COMPLETE = "complete"
     RETRY = "retry"
     RELEASE = "release"
     LOSE = "lose"
-    """The process that ran it died: a loss, as if the lease had run out."""
+    """The process of the run died: a loss, as if the lease had run out."""
     CANCEL = "cancel"
     BURY = "bury"
 
 
 OF_MEMORY = "memory:"
-"""How the names of memos begin that hold what a step has read from memory.
+"""The prefix of memos whose step has read memory.
 
-A conflict drops them: the next run must not build on what has changed since.
+A conflict drops these memos, because the next run must not build on what has changed since.
 """
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker reports of one claim."""
+    """A worker's report on how the run of one claim ended."""
 
     claim: Claim
     move: Move
     attempt: bool = True
     """Whether the run counts as an attempt."""
     delay_ms: int = 0
-    """With RETRY and RELEASE: how long its lane (an unordered label: the message) rests."""
+    """With RETRY and RELEASE: how long the lane (of an unordered label: the message) rests."""
     error: str | None = None
     effects: tuple[Effect, ...] = ()
     """Applied in the same step by a queue whose `applies_effects` is true; others must be given none."""
@@ -225,31 +225,30 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the store has prepared for the effects; see `EffectStore.prepare`."""
     follow_ups: tuple[Message, ...] = ()
     conflict: bool = False
-    """Only with RELEASE, without an attempt and a delay: the effects met another version of an item. It is
-    counted in `Message.conflicts`, and the memos of steps that read memory are dropped."""
+    """Only with RELEASE, without an attempt and a delay: the effects met another version of an item. The
+    conflict is counted in `Message.conflicts`, and memos of steps that read memory are dropped."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The answer to one settlement."""
 
     state: Literal["applied", "stale", "rejected", "conflict"]
-    """stale: the claim is no longer this worker's. rejected: its effects could not be applied; nothing
-    of this settlement took hold and the claim still stands. conflict: its effects met another version of an
-    item, or those of an earlier settlement of its lane in the same call did; nothing of this settlement
-    took hold and the claim still stands."""
+    """stale: the worker has lost the claim. rejected: the effects could not be applied. conflict: the effects
+    met another version of an item, or those of an earlier settlement of the lane in the same call did. After
+    rejected and conflict, nothing of the settlement has taken hold and the claim is still valid."""
     error: str | None = None
-    """Why; None if the conflict is that of an earlier settlement."""
+    """The reason; None if the conflict is that of an earlier settlement."""
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True):
-    """What the passing of time has moved."""
+    """What a call of `Queue.advance` has done."""
 
     staged: int = 0
     """Messages that came due, and lanes whose rest is over."""
     reaped: int = 0
     """Claims whose lease ran out."""
     expired: int = 0
-    """Ended messages whose status was kept long enough."""
+    """Ended messages whose status was kept long enough and is now removed."""
     ended: list[Message] = []
     """Messages that failed in this step: past their deadline, or lost too often."""
     next_due: int | None = None

@@ -1,4 +1,4 @@
-"""The states of a message: which follows from which, and what each is called elsewhere."""
+"""The states of a message, the moves between them, and their names elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["STORED_AS", "TIMED_TASK", "TRANSITIONS", "Cause"]
 
 
 class Cause(StrEnum):
-    """What can happen to a message."""
+    """The reasons for a change of status."""
 
     SUBMIT = "submit"
     CLAIM = "claim"
@@ -18,7 +18,7 @@ class Cause(StrEnum):
     RETRY = "retry"
     """A run failed, and there are attempts left."""
     RELEASE = "release"
-    """Handed back, no attempt used."""
+    """The message was handed back, and no attempt is used."""
     LOSE = "lose"
     """The claim ended without an outcome, and there are losses left."""
     BURY = "bury"
@@ -52,7 +52,7 @@ TRANSITIONS: dict[tuple[Status | None, Cause], Status | None] = {
     (Status.CANCELLED, Cause.EXPIRE): None,
     (Status.COMPLETED, Cause.EXPIRE): None,
 }
-"""Every move there is; None is a message that nobody knows. What is not here leaves the state as it is."""
+"""Every change of status; None is an unknown message. A pair that is missing here changes nothing."""
 
 STORED_AS: dict[Status, str] = {
     Status.WAITING: "pending",
@@ -61,7 +61,7 @@ STORED_AS: dict[Status, str] = {
     Status.FAILED: "failed",
     Status.CANCELLED: "failed",
 }
-"""In the table `pending_messages`; a cancelled message has the error `cancelled` there."""
+"""Status → its name in the table `pending_messages`, where a cancelled one has the error `cancelled`."""
 
 TIMED_TASK: dict[Status, str] = {
     Status.WAITING: "pending",
@@ -70,4 +70,4 @@ TIMED_TASK: dict[Status, str] = {
     Status.FAILED: "failed",
     Status.CANCELLED: "failed",
 }
-"""As a run of a trigger."""
+"""Status → its name for the run of a trigger."""

@@ -1,4 +1,4 @@
-"""What the queue's views answer: how items, lanes, labels and the queue itself stand."""
+"""The answers of the queue's views: the state of items, lanes, labels and the queue itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class StatusQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items to look at: one, those of a business task, all of a user, or dead letters of anyone."""
+    """Which items to read: one, those of a business task, all of a user, or dead letters of anyone."""
 
     user_id: str | None = None
     """None only together with `dead`."""
@@ -30,22 +30,22 @@ class StatusQuery(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str | None = None
     label: str | None = None
     dead: bool = False
-    """Only dead letters: what has failed and is kept until someone decides about it."""
+    """Only dead letters: failed messages, kept until someone decides about them."""
     with_message: bool = False
-    """Also bring the message itself, where the backend still has it."""
+    """Also return the message itself, if the backend still has it."""
     limit: int = 1000
     after: str | None = None
-    """Go on behind the page whose `next` this was."""
+    """The `next` of the page before."""
 
 
 class ItemStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one message stands. Times are epoch milliseconds."""
+    """The status of one message. Times are epoch milliseconds."""
 
     item_id: str
     user_id: str
     mem_cube_id: str
     task_type: str
-    """Its label."""
+    """The label of the message."""
     status: Status
     submitted_at: int
     task_id: str | None = None
@@ -59,36 +59,36 @@ class ItemStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a query, oldest first."""
+    """One page of the answer to a query, oldest first."""
 
     rows: list[ItemStatus]
     next: str | None = None
-    """Where to go on, if there were more than the limit."""
+    """The `after` of the next page, if there is more."""
 
 
 class LabelState(msgspec.Struct, frozen=True, kw_only=True):
-    """How the work of one label stands. What has ended counts as long as its status is kept."""
+    """How many messages of a label have which status. Ended ones count as long as their status is kept."""
 
     label: str
     waiting: int = 0
-    """Delayed ones included."""
+    """Waiting messages, delayed ones included."""
     in_progress: int = 0
     completed: int = 0
     failed: int = 0
     """Dead letters."""
     cancelled: int = 0
     completed_ever: int = 0
-    """Completed since the queue exists; only grows."""
+    """Messages completed since the queue exists; only grows."""
     failed_ever: int = 0
-    """The same of those that became dead letters."""
+    """Messages that became dead letters since the queue exists; only grows."""
     handled: bool = False
-    """Whether a live worker handles it."""
+    """Whether a live worker handles the label."""
     paused: str | None = None
-    """Why nothing of it is claimed, if someone has paused it."""
+    """Why the label is paused; None if it is not."""
 
 
 class LaneState(msgspec.Struct, frozen=True, kw_only=True):
-    """How the work of one lane stands."""
+    """How many messages of a lane wait and run."""
 
     lane: Lane
     waiting: int
@@ -96,29 +96,29 @@ class LaneState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How old the queue's work is. Times are epoch milliseconds; None: there is no such message."""
+    """How old the queue's work is. Times are epoch milliseconds; None means that there is no such message."""
 
     oldest_waiting_at: int | None = None
-    """Since when the message waits that has waited longest of those that could run now.
+    """When the longest wait began, among messages that could run now.
 
-    Where there are very many, only the first hundred are compared.
+    If there are very many, only the first hundred are compared.
     """
     oldest_in_progress_at: int | None = None
-    """Since when the longest claim of all is held."""
+    """When the oldest claim was made."""
     last_completed_at: int | None = None
 
 
 MOST_KEPT = 20
-"""How many runs of one message are remembered, the last ones."""
+"""How many runs of one message are remembered: the last ones."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a message, or a claim that was lost. Times are epoch milliseconds."""
 
     outcome: Literal["completed", "failed", "cancelled", "retry", "handed_back", "lost"]
-    """`retry`: it failed and came again. `handed_back`: it came again without using up an attempt."""
+    """`retry`: the run failed, the message waits again. `handed_back`: it waits again, no attempt is used."""
     ended_at: int
     started_at: int | None = None
-    """When it was claimed; None if nobody had."""
+    """When the message was claimed; None if it was not."""
     worker: str | None = None
     error: str | None = None

@@ -1,4 +1,4 @@
-"""Waking those who wait for work, inside one process."""
+"""The wakeup: wakes tasks of one process that wait for work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["CANCELLED", "Wakeup"]
 
 TIME = "\x00time"
-"""Stands for a label when what has changed is the next due time."""
+"""Used in place of a label when the next due time has changed."""
 CANCELLED = "\x00cancelled"
-"""Stands for a label when someone wants running work cancelled."""
+"""Used in place of a label when someone wants running work cancelled."""
 
 
 class Wakeup:
-    """Remembers what has happened until someone waits for it, so that no signal falls between two waits."""
+    """Remembers signals until someone waits for them, so that none is lost between two waits."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -28,10 +28,10 @@ class Wakeup:
         self._unheard: set[str] = set()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, frozenset[str]]] = []
         self._expected: int | None = None
-        """The first moment that someone who waits for time is to hear of, of those not heard yet."""
+        """The first moment at which something falls due that was set up since the last wait for time ended."""
 
     def notify(self, labels: Iterable[str]) -> None:
-        """There may be work for these labels. Safe from any thread."""
+        """Signal that there may be work for these labels. Safe from any thread."""
         with self._lock:
             news = set(labels)
             for waiter in list(self._waiters):
@@ -41,7 +41,7 @@ class Wakeup:
             self._unheard |= news
 
     def expect(self, moment: int | None) -> None:
-        """Something falls due at `moment`: whoever waits for time waits no longer than that."""
+        """Note that something falls due at `moment`: a wait for time ends then at the latest."""
         if moment is None:
             return
         with self._lock:

@@ -1,1 +1,1 @@
-"""What every room stands on: clock, services, logs, failpoints, threads, the bridge for blocking callers."""
+"""The base of all rooms: clock, services, logs, failpoints, threads, the bridge for blocking callers."""

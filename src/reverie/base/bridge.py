@@ -1,4 +1,4 @@
-"""The one way from blocking code into the async core."""
+"""The bridge: the one way from blocking code into the async core."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Bridge", "blocking", "run_here", "submitting"]
 
 P = ParamSpec("P")
 LAST_WAIT_S = 5.0
-"""How long calls that are cut off by a close get to clean up."""
+"""How long calls that a close cuts off have to clean up, in seconds."""
 R = TypeVar("R")
 Inner = TypeVar("Inner")
 
 
 class Bridge:
-    """An event loop on a thread of its own, started when it is first needed."""
+    """An event loop on a thread of its own, started when first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Bridge:
             raise ClosedError("the scheduler was closed during this call") from error
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, running."""
+        """The event loop; it is started if it does not run yet."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -71,7 +71,7 @@ class Bridge:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
-            if unfinished := asyncio.all_tasks(loop):  # calls of other threads that nobody will answer now
+            if unfinished := asyncio.all_tasks(loop):  # calls of other threads that will get no answer
                 for task in unfinished:
                     task.cancel()
                 loop.run_until_complete(asyncio.wait(unfinished, timeout=LAST_WAIT_S))
@@ -81,7 +81,7 @@ class Bridge:
 
 
 def run_here(work: Coroutine[Any, Any, R]) -> R:
-    """Run, on this thread and without a loop, work that never has to wait for one."""
+    """Run a coroutine on the calling thread without an event loop; it must never wait for one."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -92,7 +92,7 @@ def run_here(work: Coroutine[Any, Any, R]) -> R:
 
 
 class _Blocking(Protocol):
-    """A face whose calls block until the async one behind it has answered."""
+    """A public object whose calls block until the async object behind it has answered."""
 
     _inner: Any
     _bridge: Bridge
@@ -112,17 +112,17 @@ def blocking(
 
 
 class _Submitting(_Blocking, Protocol):
-    """A face some of whose calls may run on the calling thread."""
+    """A public object some of whose calls may run on the calling thread."""
 
     def _direct(self) -> Any:
-        """The async face whose calls never wait for an event loop; None while that is not possible."""
+        """The async object whose calls never wait for an event loop; None while there is none."""
         ...
 
 
 def submitting(
     method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Any, P], R]:
-    """The blocking form of an async method that submits: on this thread where the backend allows it."""
+    """The blocking form of an async method that submits: on the calling thread, if the backend allows it."""
     by_bridge = blocking(method)
 
     def call(self: _Submitting, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""The time, in whole milliseconds since 1970, and waiting for it.
+"""The clock: tells the time in whole milliseconds since 1970, and waits for a moment.
 
 Everything that depends on time takes a `Clock`, so that a test can move it by hand
 (`reverie.testing.ManualClock`). Redis has a clock of its own: the server's.
@@ -16,18 +16,18 @@ __all__ = ["EPOCH", "Clock", "SystemClock", "from_epoch_ms", "to_epoch_ms"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_NAP_S = 30.0
-"""A sleeping machine stops the timer that counts the wait, so no wait trusts one for longer than this."""
+"""The longest wait on one timer, in seconds, because a machine that sleeps stops its timers."""
 
 
 class Clock(Protocol):
-    """Tells the time and waits for it."""
+    """Tells the time and waits for a moment."""
 
     def now(self) -> int:
         """Milliseconds since 1970."""
         ...
 
     async def wait(self, event: asyncio.Event, until: int | None) -> None:
-        """Return when `event` is set or `until` has come; now and then also for no reason."""
+        """Return when `event` is set or at `until`; sometimes also for no reason."""
         ...
 
 
@@ -39,7 +39,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     async def wait(self, event: asyncio.Event, until: int | None) -> None:
-        """Return when `event` is set or `until` has come, at the latest after `LONGEST_NAP_S`."""
+        """Return when `event` is set or at `until`, but after `LONGEST_NAP_S` at the latest."""
         nap = LONGEST_NAP_S if until is None else min(LONGEST_NAP_S, max(0.0, (until - self.now()) / 1000))
         try:
             async with asyncio.timeout(nap):
@@ -49,7 +49,7 @@ class SystemClock:
 
 
 def to_epoch_ms(moment: datetime) -> int:
-    """Milliseconds since 1970; a moment without a zone is UTC."""
+    """Turn a moment into milliseconds since 1970; one without a zone is UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 

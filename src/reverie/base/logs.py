@@ -1,7 +1,7 @@
-"""Log lines as an event and its data, through the standard library's logging.
+"""Logs: each line is an event and its data, and goes through the standard library's logging.
 
-A program that uses Reverie as a library sees warnings and errors as it sees those of any library; the
-command line sets up its own output (`reverie.cli.output`).
+A program that uses Reverie as a library sees its warnings and errors like those of any library. The command
+line sets up its own output (`reverie.cli.output`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _render(_logger: object, _method: str, line: MutableMapping[str, Any]) -> st
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger whose lines read `event key=value …`."""
+    """Make a logger whose lines read `event key=value …`."""
     logger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[

@@ -1,4 +1,4 @@
-"""The start/stop contract of every long-lived duty, and the loop most of them are."""
+"""The start/stop contract of every long-lived service, and the loop that most of them use."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ __all__ = ["BREAKER_AFTER", "LoopService", "Service", "restart_pause"]
 log = get_logger(__name__)
 
 RESTART_DELAYS_S = (1.0, 2.0, 4.0)
-"""A loop that fails is started again after these pauses."""
+"""The pauses before the first restarts of a loop that fails."""
 BREAKER_AFTER = len(RESTART_DELAYS_S)
-"""So many failures in a row open the breaker."""
+"""Failures in a row that open the breaker."""
 BREAKER_PAUSE_S = 30.0
-"""After three restarts that failed it is tried this rarely, until it succeeds."""
+"""The pause before each later restart, until one succeeds."""
 
 
 def restart_pause(failures: int) -> float:
-    """Seconds to wait before the next start, after so many that failed."""
+    """Seconds to wait before the next start, after this many failures in a row."""
     return RESTART_DELAYS_S[failures] if failures < len(RESTART_DELAYS_S) else BREAKER_PAUSE_S
 
 
 class Service(Protocol):
-    """A duty that runs as long as its process: idempotent, safe to stop unstarted, never dying silently."""
+    """A service runs as long as its process: idempotent, safe to stop unstarted, never dying silently."""
 
     async def start(self) -> None:
-        """Begin; does nothing if it has begun."""
+        """Start the service; does nothing if it runs."""
         ...
 
     async def stop(self, grace_s: float) -> None:
-        """End, within `grace_s` seconds if that can be; does nothing if it has not begun."""
+        """Stop the service, within `grace_s` seconds if possible; does nothing if it does not run."""
         ...
 
 
 class LoopService:
     """Calls `_turn` again and again; a turn that fails is logged and tried again after a pause.
 
-    A stop never cuts a turn off in the middle of a move: it ends the waits inside it (`_until_stopped`).
+    A stop does not cut a turn off in the middle of a move: it only ends the waits inside it
+    (`_until_stopped`), unless the grace time runs out.
     """
 
     name = "service"
@@ -76,18 +77,18 @@ class LoopService:
         raise NotImplementedError
 
     async def _until_stopped(self, *waits: Coroutine[Any, Any, Any]) -> None:
-        """Return when one of these is over, or the service shall stop."""
+        """Return when one of these waits is over, or when the service has to stop."""
         tasks = [asyncio.ensure_future(wait) for wait in (*waits, self._stopping.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
-                task.cancel()  # in the next pass of the loop; nothing has to wait for that
+                task.cancel()  # takes effect in the next pass of the event loop; nothing has to wait for it
         for task in done:
             task.result()
 
     async def _rest(self, clock: Clock, seconds: float) -> None:
-        """Return after so long by this clock, when it is set back, or when the service shall stop."""
+        """Return after `seconds` by this clock, when the clock is set back, or when the service must stop."""
         began = clock.now()
         until = began + round(seconds * 1000)
         while began <= clock.now() < until and not self._stopping.is_set():

@@ -1,8 +1,8 @@
 """A small pool of daemon threads.
 
-The standard pool joins its threads when the interpreter ends, so that one hung handler would keep the
-process alive, and it refuses work from then on, so that nothing could be drained at exit. This one does
-neither: its threads are daemons, and a thread that hangs can be given up and replaced.
+When the interpreter ends, the standard pool joins its threads, so a handler that hangs would keep the process
+alive; it also refuses new work, so nothing could be drained at exit. This pool does neither: its threads are
+daemons, and a thread that hangs can be given up and replaced.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class ThreadPool:
-    """Runs functions on at most `size` daemon threads, started when first needed."""
+    """Runs functions on at most `size` daemon threads, which are started when first needed."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = size
@@ -45,12 +45,12 @@ class ThreadPool:
         return future
 
     def replace_one(self) -> None:
-        """Allow one more thread, for one that is given up because it hangs."""
+        """Allow one more thread, in place of one that hangs."""
         with self._lock:
             self._size += 1
 
     def close(self) -> None:
-        """Let each thread end when the jobs before this call are done."""
+        """End all threads after the jobs submitted before this call."""
         with self._lock:
             for _ in range(self._threads):
                 self._jobs.put(None)
@@ -62,7 +62,7 @@ class ThreadPool:
             if future.set_running_or_notify_cancel():
                 try:
                     result = function()
-                except BaseException as error:  # noqa: BLE001  the future carries it to whoever waits
+                except BaseException as error:  # noqa: BLE001  the future carries it to its caller
                     future.set_exception(error)
                 else:
                     future.set_result(result)

@@ -1,4 +1,4 @@
-"""What a person can do with the queue: `scheduler.control`, in an async and a blocking form."""
+"""`scheduler.control`: the commands that a person can give to the queue, in an async and a blocking form."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ __all__ = ["AsyncControl", "Control"]
 
 
 MOST_AT_ONCE = 100_000
-"""More than this in one step would keep others waiting."""
+"""The most items of one command, because a larger step would keep others waiting."""
 LONGEST_AFTER = 18
-"""Digits of the place of a page."""
+"""The most digits of the place of a page."""
 NARROWING = ("user_id", "task_id", "mem_cube_id", "label")
 
 
 class Which(TypedDict, total=False):
-    """Which items are meant: all that fit everything that is given."""
+    """Which items a command is about: those that match every field that is given."""
 
     user_id: str | None
     task_id: str | None
     mem_cube_id: str | None
     label: str | None
     limit: int
-    """At most so many in one call; default 1000. The answer says if there are more."""
+    """The most items in one call; default 1000. The answer says if there are more."""
 
 
 class AsyncControl:
-    """Cancel, requeue, delete, pause, resume; and who does what."""
+    """Cancels, requeues and deletes messages, pauses and resumes labels, lists labels and workers."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     async def _do(self, command: Command) -> ControlResult:
-        """Do what a person asks of the queue, and let those hear of it who must."""
+        """Carry out a command, and tell listeners, waiting callers and the memory store about it."""
         runtime = self._runtime
         await runtime.open()
         result = await runtime.backend.queue.control(command)
@@ -66,7 +66,7 @@ class AsyncControl:
         return result
 
     async def _cancelled(self, keys: Sequence[Key]) -> None:
-        """Tell listeners, and (two databases) the store: a late answer of a worker must find them closed."""
+        """Tell listeners, and (two databases) the store, which must refuse late answers to these messages."""
         runtime = self._runtime
         must_close = not runtime.backend.capabilities.applies_effects
         if not (must_close or runtime.recorder.active):
@@ -85,23 +85,24 @@ class AsyncControl:
     async def cancel(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
-        """Cancel what has not ended, of all that fits what is given.
+        """Cancel the selected messages that have not ended.
 
-        What waits ends at once. What runs is asked to stop: an async handler is interrupted, a sync one sees
-        `ctx.cancelled`; it ends as cancelled unless it completes. `requeue` takes a cancellation back.
+        A waiting message ends at once. A running one is asked to stop: an async handler is interrupted, a
+        sync one sees `ctx.cancelled`. The message ends as cancelled unless it completes. `requeue` takes a
+        cancellation back.
         """
         return await self._do(CancelItems(_selection(item_ids, which)))
 
     async def requeue(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
-        """Send back what has failed or was cancelled: it waits at the end of its lane as if it were new."""
+        """Let failed or cancelled messages wait again, at the end of their lanes, as if they were new."""
         return await self._do(RequeueItems(_selection(item_ids, which)))
 
     async def delete(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
-        """Forget what has failed or was cancelled. This cannot be taken back."""
+        """Delete failed or cancelled messages. This cannot be taken back."""
         return await self._do(DeleteItems(_selection(item_ids, which)))
 
     async def dead_letters(
@@ -112,7 +113,7 @@ class AsyncControl:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """What has failed, oldest first; `after` takes the `next` of the page before."""
+        """A page of the dead letters, oldest first; `after` is the `next` of the page before."""
         if after is not None and not (after.isascii() and after.isdigit() and len(after) <= LONGEST_AFTER):
             raise InvalidSelectionError(f"after={after!r}: give the `next` of the page before")
         await self._runtime.open()
@@ -120,18 +121,18 @@ class AsyncControl:
         return await self._runtime.backend.views.read(query)
 
     async def dead_letter(self, item_id: str, *, user_id: str) -> ItemStatus | None:
-        """One dead letter with its message and its error; None if there is no such."""
+        """One dead letter with its message and its error; None if there is none with this id."""
         await self._runtime.open()
         query = StatusQuery(dead=True, user_id=user_id, item_id=item_id, with_message=True)
         rows = (await self._runtime.backend.views.read(query)).rows
         return rows[0] if rows else None
 
     async def pause(self, label: str, reason: str = "paused") -> None:
-        """Claim nothing more of this label, in any worker, until it is resumed. What comes is kept."""
+        """Stop claims of a label, in all workers, until it is resumed. New messages are kept."""
         await self._do(PauseLabel(label, reason))
 
     async def resume(self, label: str) -> None:
-        """Claim this label again."""
+        """Allow claims of a label again."""
         await self._do(ResumeLabel(label))
 
     async def labels(self) -> list[LabelState]:
@@ -140,7 +141,7 @@ class AsyncControl:
         return await self._runtime.backend.views.labels()
 
     async def workers(self) -> list[Presence]:
-        """The workers that are alive, and what they handle."""
+        """The workers that are alive, and the labels they handle."""
         await self._runtime.open()
         return await self._runtime.backend.views.workers()
 
@@ -164,7 +165,7 @@ class Control:
 
 
 def _selection(item_ids: str | Sequence[str] | None, which: Which) -> Selection:
-    """What is meant; something must be said, so that a forgotten argument does not mean everything."""
+    """Build the selection; an empty one is refused, so that a forgotten argument does not mean everything."""
     if item_ids is not None and which.get("user_id") is None:
         raise InvalidSelectionError("an item id belongs to a user: say whose, with user_id=")
     if item_ids is None and all(which.get(name) is None for name in NARROWING):

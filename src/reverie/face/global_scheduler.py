@@ -1,7 +1,7 @@
-"""`mem_scheduler`: one scheduler for the whole process, ready to use without a word of set-up.
+"""`mem_scheduler`: one scheduler for the whole process, ready to use without set-up.
 
-It follows the settings of the process, starts a worker at the first submit, and when the program ends it
-waits until what this process has submitted is done.
+It follows the settings of the process and starts a worker at the first submit. When the program ends, it
+waits until the messages that this process has submitted are done.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["GlobalScheduler", "mem_scheduler"]
 log = get_logger(__name__)
 
 REMINDER_S = 10.0
-"""How often a program that waits at its end says what it waits for."""
+"""How often a program that waits at its end logs which message it waits for, in seconds."""
 
 
 class _LazyAsyncScheduler(AsyncScheduler):
-    """Starts at the first submit, and remembers what was submitted to run at once."""
+    """Starts a worker at the first submit, and remembers submitted messages that have no later due time."""
 
     submitted: dict[Key, str]
 
@@ -62,7 +62,7 @@ class GlobalScheduler(Scheduler):
         threading._register_atexit(self._drain)  # type: ignore[attr-defined]  # noqa: SLF001
 
     def _drain(self) -> None:
-        """Wait for this process's own submissions that it has a handler for, then stop cleanly."""
+        """Wait for the messages that this process has submitted and has handlers for, then stop cleanly."""
         try:
             for key, label in self._submitted.items():
                 if self.runtime.registry.get(label) is not None:
@@ -86,7 +86,7 @@ class GlobalScheduler(Scheduler):
                     "exit.waiting", item_id=key.item_id, status=waiting.status, hint="Ctrl-C leaves it queued"
                 )
             except UnknownItemError:
-                return  # its status has expired: it ended long ago
+                return  # the status has expired: the message ended long ago
             else:
                 return
 

@@ -1,4 +1,4 @@
-"""Remembering and finding: `scheduler.memory`, in an async and a blocking form."""
+"""`scheduler.memory`: adds and finds memories, in an async and a blocking form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AsyncMemory", "Memory"]
 
 
 class AsyncMemory:
-    """Remembering and finding, as part of an `AsyncScheduler`."""
+    """Adds and finds memories, as part of an `AsyncScheduler`."""
 
     def __init__(self, scheduler: AsyncScheduler) -> None:
         self._scheduler = scheduler
@@ -37,7 +37,7 @@ class AsyncMemory:
         task_id: str | None = None,
         info: dict[str, Any] | None = None,
     ) -> Submitted:
-        """Hand over something to remember; when this returns it is kept, soon after it is found."""
+        """Submit something to remember. When this returns, it is kept; soon after, a search finds it."""
         message = add_message(
             text,
             user_id=user_id,
@@ -52,7 +52,7 @@ class AsyncMemory:
     async def search(
         self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
     ) -> list[Hit]:
-        """The memories of a user that fit best, best first."""
+        """Find the memories of a user that match a query best, best first."""
         runtime = self._scheduler.runtime
         if not runtime.opened:
             await runtime.open()
@@ -60,7 +60,7 @@ class AsyncMemory:
         return await runtime.store.search(search)
 
     async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
-        """One memory of a user."""
+        """Read one memory of a user; None if it is unknown."""
         await self._scheduler.open()
         return await self._scheduler.runtime.store.get(user_id, memory_id)
 

@@ -1,4 +1,4 @@
-"""Looking in: `scheduler.observe`, in an async and a blocking form."""
+"""`scheduler.observe`: status, events, health and alerts, in an async and a blocking form."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class AllStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages stand how."""
 
     scheduler_summary: StatusCounts
-    """Of labels that a live worker handles."""
+    """The counts of labels that a live worker handles."""
     all_tasks_summary: StatusCounts
-    """Of all that is retained."""
+    """The counts of all labels."""
 
 
 class AsyncObservation:
-    """What happened, what waits, what is wrong, and what to do."""
+    """Shows status, history, health, alerts, samples, metrics and events."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.tasks = TaskStatusTracker(runtime.backend.views, runtime.open)
-        """How single items and business tasks stand."""
+        """The status of single items and of business tasks."""
         self._idle = IdleWatch(self._active, runtime.finishes)
 
     async def counts(self) -> AllStatus:
-        """How many messages stand how, in all."""
+        """How many messages have which status, in all."""
         await self._runtime.open()
         labels = await self._runtime.backend.views.labels()
         return AllStatus(
@@ -64,27 +64,27 @@ class AsyncObservation:
         return await self._runtime.backend.views.history(Key(user_id, item_id))
 
     async def health(self) -> Health:
-        """How the queue is now."""
+        """The health of the queue now."""
         return (await self._look())[0]
 
     async def alerts(self) -> list[Alert]:
-        """What is wrong now, worst first, and what to do about it."""
+        """The alerts that hold now, worst first, each with a remedy."""
         return (await self._look())[1]
 
     async def samples(self) -> list[DepthSample]:
-        """How much waited and ran over the last while, as far as this process has looked."""
+        """The recent samples of how many messages waited and ran, as far as this process has taken them."""
         return list(self._runtime.sampler.samples)
 
     async def wait_idle(self, user_id: str, *, timeout: float = 120, poll: float = 0.5) -> Idleness:  # noqa: ASYNC109
-        """Wait until nothing of a user waits or runs, or the time is over."""
+        """Wait until no message of a user waits or runs, at most `timeout` seconds."""
         async for state in self.idling(user_id, timeout=timeout, poll=poll):
             last = state
         return last
 
     def idling(self, user_id: str, *, timeout: float = 120, poll: float = 0.5) -> AsyncGenerator[Idleness]:
-        """How far it is until a user is idle, each `poll` seconds and at the end.
+        """Yield how many tasks of a user still wait or run, every `poll` seconds and at the end.
 
-        That nothing is left to do is told at once if this process has done it.
+        If this process does the work, the answer that the user is idle comes at once.
         """
         return self._idle.states(user_id, timeout, poll)
 
@@ -98,10 +98,10 @@ class AsyncObservation:
         item_id: str | None = None,
         most_waiting: int = MOST_WAITING,
     ) -> Subscription:
-        """Have `listener` called with batches of what happens in this process, on a thread of its own.
+        """Call `listener` with batches of events of this process, on a thread of its own.
 
-        All that fits everything that is given. A listener that does not keep up loses the oldest events:
-        `subscription.dropped` says how many. `subscription.close()` ends it.
+        It gets the events that match every argument that is given. A listener that does not keep up loses the
+        oldest events: `subscription.dropped` says how many. `subscription.close()` ends the subscription.
         """
         wanted = Wanted(
             events=None if events is None else frozenset(events),
@@ -112,7 +112,7 @@ class AsyncObservation:
         return self._runtime.bus.subscribe(listener, wanted, most_waiting=most_waiting)
 
     async def metrics(self) -> bytes:
-        """How the queue is, and how long handlers of this process took, as Prometheus reads it."""
+        """The state of the queue and the durations of this process's handlers, as Prometheus reads them."""
         health, alerts = await self._look()
         labels = await self._runtime.backend.views.labels()
         return self._runtime.measure().render(labels, health, alerts)

@@ -1,4 +1,4 @@
-"""Saying who does the work: handlers, timed tasks, and what stands around their runs."""
+"""Registration of handlers, timed tasks and middleware."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T", bound="Callable[..., Any]")
 
 
 class Registration:
-    """Registering handlers, triggers and middleware: the same for both faces."""
+    """Registers handlers, triggers and middleware, for both schedulers."""
 
     runtime: Runtime
 
@@ -48,14 +48,15 @@ class Registration:
     ) -> Callable[[F], F]:
         """Let the decorated function handle `label`.
 
-        It takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch` messages, with
-        `batch=100` at most a hundred; it may leave `ctx` out. With `cpu=True` it runs in processes that can
-        be killed, so it must stand at the top level of a module. Its import path may be given instead of a
-        function: `handler("thumbnail", cpu=True)("images:thumbnail")`. What is not given follows the
-        settings.
+        The function takes (message, ctx), with `batch=True` (messages, ctx) and at most `worker.batch`
+        messages, with `batch=100` at most a hundred; it may leave `ctx` out. With `cpu=True` it runs in
+        processes that can be killed, so it must be defined at the top level of a module. An import path may
+        be given instead of a function: `handler("thumbnail", cpu=True)("images:thumbnail")`. Options that are
+        not given follow the settings.
 
-        `credential` names what the work is paid or signed with, or is a function of the message that does: a
-        quota that is used up pauses only what uses the same one. Default: the label has one of its own.
+        `credential` is the name of the credential that the work is paid or signed with, or a function that
+        returns the name for a message. When the quota of a credential is used up, only work with the same
+        credential is paused. Default: each label has a credential of its own.
         """
         options = label_options(
             label,
@@ -82,15 +83,15 @@ class Registration:
         return register
 
     def register_handlers(self, handlers: Mapping[str, Callable[..., Any] | str]) -> None:
-        """Let functions of a list of messages (or what is found at an import path) handle their labels."""
+        """Let functions, or those at import paths, handle their labels; each takes a list of messages."""
         for label, function in handlers.items():
             self.runtime.registry.add(label, function, batch=True)
 
     def middleware(self, function: M) -> M:
-        """Let the decorated function stand around every run: `async def around(batch, proceed)`.
+        """Let the decorated function wrap every run: `async def around(batch, proceed)`.
 
-        It runs the batch by `await proceed(batch)` and answers with the outcomes, one for each message of
-        `batch.messages` in their order. The one that was added first stands outermost.
+        The function runs the batch by `await proceed(batch)` and returns the outcomes, one for each message
+        of `batch.messages` in their order. The function that was added first is the outermost.
         """
         self.runtime.middleware.append(function)
         self.runtime.worker.use(self.runtime.middleware)
@@ -98,7 +99,7 @@ class Registration:
 
     @property
     def orchestrator(self) -> Orchestrator:
-        """Levels (`tasks_priorities`) and rests (`tasks_min_idle_ms`) by label."""
+        """The orchestrator: levels (`tasks_priorities`) and rests (`tasks_min_idle_ms`) by label."""
         return self.runtime.registry.orchestrator
 
     def trigger(
@@ -111,9 +112,9 @@ class Registration:
     ) -> Callable[[T], T]:
         """Let the decorated function do the work of a timed task: `def digest(user_id, device_id, agent_id)`.
 
-        `mode` says what makes it run. The options are those of `scheduler.tasks` in the settings: interval,
-        timeout, max_retries, cron, timezone, max_wait, misfire, jitter, level, depends_on … What the settings
-        say of this type wins. It fails, and is tried again, by answering False or raising.
+        `mode` says what starts a run. The options are those of `scheduler.tasks` in the settings: interval,
+        timeout, max_retries, cron, timezone, max_wait, misfire, jitter, level, depends_on … If the settings
+        have this type, they win. A run fails, and is tried again, if the function returns False or raises.
         """
         given = {
             "enabled": True,

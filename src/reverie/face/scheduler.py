@@ -1,4 +1,4 @@
-"""The public face: `AsyncScheduler`, and `Scheduler` for code that blocks. Both only delegate."""
+"""The public schedulers: `AsyncScheduler`, and `Scheduler` for code that blocks. Both only delegate."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ R = TypeVar("R")
 M = TypeVar("M", bound="Middleware")
 
 POLL_S = 0.5
-"""How often `wait` looks again when another process does the work; this process's own is heard at once."""
+"""How often `wait` looks again, in seconds. Work that this process finishes is noticed at once."""
 
 
 class SubmitOptions(TypedDict, total=False):
-    """When a message runs, and in which company; see `Message`."""
+    """When a message runs, what it depends on, and what makes it unique; see `Message`."""
 
     due: datetime | None
     deadline: datetime | None
@@ -54,7 +54,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 class MessageFields(SubmitOptions, total=False):
-    """What `submit` takes beside a label and a user."""
+    """The arguments of `submit` besides a label and a user."""
 
     content: Any
     mem_cube_id: str
@@ -67,7 +67,7 @@ class MessageFields(SubmitOptions, total=False):
 
 
 class Submits(Protocol):
-    """Hands messages over: through the event loop, on the calling thread, or after a start."""
+    """A function that submits messages: on the event loop, on the calling thread, or after a start."""
 
     async def __call__(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
         """See `Intake.submit`."""
@@ -75,14 +75,14 @@ class Submits(Protocol):
 
 
 class AsyncScheduler(Registration):
-    """Takes in messages and, inside `async with`, runs a worker for their handlers."""
+    """Accepts messages and, inside `async with`, runs a worker for their handlers."""
 
     def __init__(
         self, url: str | None = None, *, settings: Settings | None = None, clock: Clock | None = None
     ) -> None:
-        """Use the queue at `url` (sqlite:///…, redis://…, memory://); default: what the settings say.
+        """Use the queue at `url` (sqlite:///…, redis://…, memory://); default: the one of the settings.
 
-        Nothing is opened until it is used. `clock` is for tests.
+        The queue is opened when it is first used. `clock` is for tests.
         """
         settings = settings or load_settings()
         if url is not None:
@@ -130,11 +130,11 @@ class AsyncScheduler(Registration):
         info: dict[str, Any] | None = None,
         **options: Unpack[SubmitOptions],
     ) -> Submitted:
-        """Hand over one message; when this returns it is kept.
+        """Submit one message; when this returns, the message is kept.
 
-        `content` is text, or anything that can be written as JSON. The rest is as in `Message`; giving an
-        `item_id` makes it safe to repeat the call. If a `unique_key` is taken, the answer has the id of the
-        message that has it.
+        `content` is text, or anything that can be written as JSON. The other arguments are fields of
+        `Message`; giving an `item_id` makes it safe to repeat the call. If a `unique_key` is taken, the
+        answer has the id of the message that has it.
         """
         message = self._message(
             label,
@@ -152,9 +152,9 @@ class AsyncScheduler(Registration):
         return (await self.submit_messages([message]))[0]
 
     async def capture(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Submitted:
-        """Like `submit`, but if the backend is away the message waits on disk: then the answer is `spooled`.
+        """Submit one message; if the backend is away, the message waits on disk and the answer is `spooled`.
 
-        A worker or a server that uses the same data folder takes it to the queue when the backend is back.
+        A worker or a server that uses the same data folder submits it when the backend is back.
         """
         message = self._message(label, user_id=user_id, **fields)
         return (await self._submit([message], spools=True))[0]
@@ -165,14 +165,14 @@ class AsyncScheduler(Registration):
         return Message(label=label, user_id=user_id, **made)
 
     async def submit_messages(self, messages: Sequence[Message]) -> list[Submitted]:
-        """Hand over messages; all are kept, or (one is refused) none.
+        """Submit messages: all are kept, or none if one is refused.
 
-        With the setting `spool.submits` they wait on disk if the backend is away, as those of `capture` do.
+        With the setting `spool.submits` they wait on disk if the backend is away, as with `capture`.
         """
         return await self._submit(messages, spools=self.runtime.settings.spool.submits)
 
     async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
-        """The items of a user; with `task_id`, the one of that item id or those of that business task."""
+        """The status of a user's items; with `task_id`, of the item or the business task with that id."""
         await self.open()
         views = self.runtime.backend.views
         if task_id is None:
@@ -184,7 +184,7 @@ class AsyncScheduler(Registration):
         return rows
 
     async def wait(self, item_id: str, *, user_id: str, timeout: float = 30) -> ItemStatus:  # noqa: ASYNC109
-        """Wait until a message has ended, and say how; `WaitTimeoutError` if it has not in time."""
+        """Wait until a message has ended, and return its status; else raise `WaitTimeoutError`."""
         deadline = time.monotonic() + timeout
         with self.runtime.finishes.watch([Key(user_id, item_id)]) as settled:
             while True:
@@ -207,7 +207,7 @@ class AsyncScheduler(Registration):
     async def get_task_status_by_business_id(
         self, business_task_id: str, user_id: str
     ) -> dict[str, Any] | None:
-        """How a business task stands, over all its items; None if nobody knows it."""
+        """The status of a business task, over all its items; None if it is unknown."""
         return await self.observe.tasks.get_task_status_by_business_id(business_task_id, user_id)
 
     async def schedule_user_task(
@@ -215,27 +215,27 @@ class AsyncScheduler(Registration):
     ) -> bool:
         """Note that a user was active: a run of this type follows after its interval.
 
-        True only if a new run was scheduled; a type that is unknown, disabled or of another trigger mode is
-        not, with a warning in the log.
+        Returns True only if a new run was scheduled. For a type that is unknown, disabled or of another
+        trigger mode none is, and the log has a warning.
         """
         return (await self.schedule_user_tasks(task_type, [(user_id, device_id, agent_id)]))[0]
 
     async def schedule_user_tasks(
         self, task_type: str, whose: Sequence[tuple[str, str | None, str | None]]
     ) -> list[bool]:
-        """The same for many users, each with a device and an agent, in one step."""
+        """Note that many users were active, each with a device and an agent, in one step."""
         return await self.runtime.triggers.schedule(
             task_type,
             [{"user_id": user, "device_id": device, "agent_id": agent} for user, device, agent in whose],
         )
 
     async def start_background_monitor(self) -> None:
-        """Sample how much waits and watch the alerts, without running a worker. Idempotent."""
+        """Run the depth sampler and the alert watcher, without a worker. Idempotent."""
         await self.runtime.start({"watch"})
 
 
 class _DirectScheduler(AsyncScheduler):
-    """Submits on the calling thread, straight to the writer: its submits never wait for an event loop."""
+    """Submits on the calling thread, directly to the writer, without waiting for an event loop."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -274,7 +274,7 @@ class Scheduler(Registration):
         self.close()
 
     def _direct(self) -> AsyncScheduler | None:
-        """The scheduler that submits on the calling thread, once the backend is open."""
+        """The scheduler that submits on the calling thread; None if there is none, or nothing is open yet."""
         return self._on_thread if self.runtime.opened else None
 
     def _direct_memory(self) -> AsyncMemory | None:
@@ -283,7 +283,7 @@ class Scheduler(Registration):
 
     @property
     def asynchronous(self) -> AsyncScheduler:
-        """The async face of this very scheduler."""
+        """The async form of this scheduler: the same queue, worker and event loop."""
         return self._inner
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
@@ -292,14 +292,14 @@ class Scheduler(Registration):
 
     @contextmanager
     def used(self) -> Iterator[Self]:
-        """Use it without running a worker, and let go of everything after."""
+        """Use the scheduler without running a worker, and close it at the end."""
         try:
             yield self
         finally:
             self.close()
 
     def close(self) -> None:
-        """Stop, and end the thread that did the work. Idempotent; a later use opens it again."""
+        """Stop, and end the thread of the event loop. Idempotent; a later call opens the scheduler again."""
         with self._closing:
             self.stop()
             self._bridge.close()
@@ -319,7 +319,7 @@ class Scheduler(Registration):
 
     @property
     def memos_message_queue(self) -> Scheduler:
-        """Where messages are submitted, by the name that other systems use for it."""
+        """This scheduler, under the name that other systems use for the queue that takes messages."""
         return self
 
 

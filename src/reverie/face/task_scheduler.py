@@ -1,4 +1,4 @@
-"""`TaskScheduler` and `get_scheduler()`: timed tasks only, under the names that the seed gives them."""
+"""`TaskScheduler` and `get_scheduler()`: timed tasks only, under the names of the seed document."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class TaskScheduler:
     """The timed tasks of one scheduler, for synchronous programs."""
 
     def __init__(self, scheduler: Scheduler | None = None) -> None:
-        """`scheduler` is the one to use; default: the one that the whole process shares."""
+        """Use the timed tasks of `scheduler`; default: the scheduler that the whole process shares."""
         self._scheduler = scheduler or mem_scheduler
         self._pulled: dict[tuple[str, str, str], Claim] = {}
 
     def register_handler(self, task_type: str, handler: Callable[..., Any]) -> None:
-        """Let `handler(user_id, device_id, agent_id)`, sync or async, do the work of a type."""
+        """Let `handler(user_id, device_id, agent_id)`, sync or async, do the work of a task type."""
         self._scheduler.runtime.triggers.handle(task_type, handler)
 
     def schedule_user_task(
@@ -60,8 +60,8 @@ class TaskScheduler:
     def get_pending_task(self, task_type: str) -> dict[str, Any] | None:
         """Take a due task of a type that has no handler anywhere; None if nothing is due.
 
-        The task is yours for the type's timeout. End it by `complete_task` with its `lock_token`; a task that
-        is not ended in time can be taken again.
+        The caller holds the task for the type's timeout, and ends it by `complete_task` with its
+        `lock_token`. A task that is not ended in time can be taken again.
         """
         claim = self._scheduler.run(self._pull(task_type))
         if claim is None:
@@ -85,7 +85,7 @@ class TaskScheduler:
         lock_token: str,
         success: bool = True,  # noqa: FBT001, FBT002  as programs call it
     ) -> bool:
-        """End a task that was taken here; False, and nothing changes, if the caller has lost it.
+        """End a task from `get_pending_task`; False, and nothing changes, if the caller has lost it.
 
         A failed task is tried again, up to the type's `max_retries`.
         """
@@ -139,7 +139,7 @@ class TaskScheduler:
         return next(iter(await runtime.backend.queue.claim(request)), None)
 
     def _failed(self, claim: Claim) -> Settlement:
-        """What it means that a run has failed which was done without a handler."""
+        """Make the settlement of a failed run that had no handler."""
         runtime, label = self._scheduler.runtime, claim.message.label
         options = trigger_options(runtime.triggers.types.get(label) or TaskSettings())
         handler = Registry(runtime.settings.worker).add(label, bool, options=options)
@@ -153,5 +153,5 @@ class TaskScheduler:
 
 
 def get_scheduler() -> TaskScheduler | None:
-    """The timed tasks of the scheduler that the process shares; None if `scheduler.enabled` is false."""
+    """Return the timed tasks of the process's shared scheduler; None if `scheduler.enabled` is false."""
     return TaskScheduler(mem_scheduler) if mem_scheduler.runtime.triggers.enabled else None

@@ -1,1 +1,1 @@
-"""Seeing what happened: how tasks stand, and hearing when they end."""
+"""Observation: status, events, metrics, health and alerts."""

@@ -18,18 +18,18 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     """What is wrong, in words."""
     remedy: str
-    """What to do; commands stand in backticks."""
+    """What to do; commands are in backticks."""
     subject: str = ""
-    """Which label or service it is about, if it is about one."""
+    """The label or service that the alert is about; empty if it is about none."""
 
     @property
     def id(self) -> str:
-        """The same for as long as the same thing is wrong."""
+        """The id of the alert; it stays the same for as long as the same thing is wrong."""
         return f"{self.rule}:{self.subject}" if self.subject else self.rule
 
 
 def command(*words: str) -> str:
-    """A command as it is typed into a shell; a last word that looks like an option is none."""
+    """Quote a command for a shell; a last word that begins with `-` is kept from being read as an option."""
     *before, last = words
     dashes = ["--"] if before in (["resume"], ["triggers", "run"]) and last[:1] == "-" else []
     return shlex.join(["reverie", *before, *dashes, last])

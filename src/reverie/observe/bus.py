@@ -1,7 +1,7 @@
-"""The bus: from those who see events happen to those who want to hear of them, in batches.
+"""The event bus: carries events, in batches, from the code that publishes them to the listeners.
 
-Nobody who publishes ever waits for one who listens. A listener that does not keep up loses the oldest events,
-and can see how many.
+A publisher never waits for a listener. A listener that does not keep up loses the oldest events, and can see
+how many.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["EventBus", "Subscription", "Wanted"]
 log = get_logger(__name__)
 
 GATHER_S = 0.1
-"""After a delivery, a listener is left alone for at most so long: what happens meanwhile is one batch."""
+"""The longest pause between two deliveries to a listener, in seconds: events of the pause are one batch."""
 MOST_WAITING = 100_000
-"""So many events wait for a listener at most; older ones are dropped and counted."""
+"""The most events that wait for a listener; older ones are dropped and counted."""
 MOST_SHARED = 10_000
-"""A batch of more events is not kept for others."""
+"""A joined batch of more events than this is not kept for other listeners."""
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events a listener wants: all that fit everything that is given."""
+    """Which events a listener wants: those that match every field that is given."""
 
     events: frozenset[str] | None = None
     labels: frozenset[str] | None = None
@@ -47,7 +47,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     item_id: str | None = None
 
     def sift(self, events: list[Event]) -> list[Event]:
-        """Those of these events that are wanted."""
+        """Return the events that the listener wants."""
         if self.events is None and self.labels is None and self.user_id is None and self.item_id is None:
             return events
         return [
@@ -61,16 +61,16 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Joiner:
-    """Joins batches to one, which those who listen to the same share: to touch every event costs time."""
+    """Joins batches into one that listeners of the same events share, because joining touches every event."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._batches: tuple[list[Event], ...] = ()
         self._events: tuple[Event, ...] = ()
-        """What these batches have been joined to."""
+        """The events of `_batches`, joined."""
 
     def join(self, batches: Collection[list[Event]]) -> tuple[int, tuple[Event, ...]]:
-        """The events of the first of these batches, and how many batches that are."""
+        """Join the first batches; return how many batches were joined, and their events."""
         with self._lock:
             known = self._batches
             if 0 < len(known) <= len(batches) and all(map(operator.is_, known, batches)):
@@ -82,7 +82,7 @@ class _Joiner:
 
 
 class Subscription:
-    """What waits for one listener. Safe from any thread."""
+    """The events that wait for one listener. Safe from any thread."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Subscription:
         wake: Callable[[], None],
         leave: Callable[[Subscription], None],
     ) -> None:
-        """`wake` is called when something waits or it is closed, `leave` when it is closed."""
+        """`wake` is called when events wait or the subscription is closed, `leave` when it is closed."""
         self._joiner = joiner
         self._leave = leave
         self.wanted = wanted
@@ -102,13 +102,13 @@ class Subscription:
         self._batches: deque[list[Event]] = deque()
         self._waiting = 0
         self.dropped = 0
-        """How many events were lost so far because the listener did not keep up."""
+        """Events lost so far because the listener did not keep up."""
         self.closed = threading.Event()
         self._heard = threading.Event()
         self._heard.set()
 
     def put(self, events: list[Event]) -> None:
-        """Let these wait."""
+        """Add events for the listener; the oldest are dropped if too many wait."""
         if not (events := self.wanted.sift(events)):
             return
         with self._lock:
@@ -123,16 +123,16 @@ class Subscription:
                 lost = len(self._batches.popleft())
                 self._waiting -= lost
                 self.dropped += lost
-        if first:  # else it was woken for those before these, and has not taken them yet
+        if first:  # otherwise the listener was woken before, and has not taken the earlier events yet
             self._wake()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no events wait."""
         return not self._batches
 
     def take(self) -> Sequence[Event]:
-        """What waits, oldest first; what has come in this moment may be left for the next time."""
+        """Take the events that wait, oldest first; the newest may be left for the next call."""
         with self._lock:
             taken, events = self._joiner.join(self._batches)
             for _ in range(taken):
@@ -143,27 +143,27 @@ class Subscription:
         return events
 
     def took(self) -> None:
-        """The listener is done with what it has taken."""
+        """Note that the listener is done with the events it has taken."""
         with self._lock:
             if not self._batches:
                 self._heard.set()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until the listener has heard all that was published so far; whether it has."""
+        """Wait until the listener has heard everything published so far; return whether it has."""
         return self._heard.wait(seconds)
 
     def close(self) -> None:
-        """Hear no more, once what waits is heard. Idempotent."""
+        """End the subscription; events that wait are still delivered. Idempotent."""
         self._leave(self)
         self.closed.set()
         self._wake()
 
 
 class EventBus:
-    """Belongs to one process. Publishing costs nothing while nobody listens: look at `active` first."""
+    """The event bus of one process. Publishing costs nothing while nobody listens: check `active` first."""
 
     def __init__(self, broadcast: Broadcast) -> None:
-        """Listeners in other processes hear through `broadcast`."""
+        """`broadcast` carries the events to listeners in other processes."""
         self._broadcast = broadcast
         self._joiner = _Joiner()
         self._lock = threading.Lock()
@@ -178,14 +178,14 @@ class EventBus:
         return bool(self._subscriptions) or self._broadcast.is_heard
 
     def wants(self, name: EventName) -> bool:
-        """Whether anyone listens to events of this name: others need not be made."""
+        """Whether anyone listens to events of this name; if not, they need not be built."""
         if self._broadcast.is_heard:
             return True
         wanted = [one.wanted.events for one in self._subscriptions]
         return any(names is None or name in names for names in wanted)
 
     def publish(self, events: list[Event]) -> None:
-        """Let all who listen hear of these. Never waits. Safe from any thread."""
+        """Hand events to all listeners. Never waits. Safe from any thread."""
         if self._broadcast.is_heard is (self._outside is None):
             self._follow_outside()
         for subscription in self._subscriptions:
@@ -198,7 +198,7 @@ class EventBus:
         *,
         most_waiting: int = MOST_WAITING,
     ) -> Subscription:
-        """Have `listener` called with batches of events, on a thread of its own, until it is closed."""
+        """Call `listener` with batches of events, on a thread of its own, until the subscription closes."""
         news = threading.Event()
         subscription = Subscription(wanted or Wanted(), most_waiting, self._joiner, news.set, self._remove)
 
@@ -217,7 +217,7 @@ class EventBus:
 
     @asynccontextmanager
     async def stream(self, wanted: Wanted | None = None) -> AsyncIterator[AsyncIterator[Sequence[Event]]]:
-        """While this is open, batches of events, one after the other."""
+        """Open a stream of batches of events; it ends when the context is left."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -232,13 +232,13 @@ class EventBus:
             subscription.close()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all functions that listen have heard what was published so far, or the time is over."""
+        """Wait until all listeners have heard what was published so far, at most `seconds`."""
         until = time.monotonic() + seconds
         for subscription in self._subscriptions:
             subscription.flush(max(0.0, until - time.monotonic()))
 
     def rest(self) -> None:
-        """Cease to tell other processes, until the next event."""
+        """Stop sending events to other processes, until the next event is published."""
         with self._turning:
             outside, self._outside = self._outside, None
             if outside is not None:
@@ -253,7 +253,7 @@ class EventBus:
             self._subscriptions = tuple(one for one in self._subscriptions if one is not subscription)
 
     def _follow_outside(self) -> None:
-        """Begin to tell other processes, or cease to."""
+        """Start or stop sending events to other processes, depending on whether one listens."""
         with self._turning:
             outside, heard = self._outside, self._broadcast.is_heard
             if outside is None and heard:
@@ -274,7 +274,7 @@ async def _batches(subscription: Subscription, news: asyncio.Event) -> AsyncIter
 
 
 def _rest_s() -> float:
-    """Until the next moment at which all listeners wake: one interruption of the work for all of them."""
+    """Seconds until all listeners wake together: the work is interrupted once, not once for each listener."""
     return GATHER_S - time.monotonic() % GATHER_S
 
 
@@ -282,7 +282,7 @@ def _call(listener: Callable[[Sequence[Event]], object], subscription: Subscript
     try:
         if events := subscription.take():
             listener(events)
-    except Exception:  # it must not cost it the next
+    except Exception:  # a failed call must not cost the listener its next events
         log.exception("event_listener.failed", listener=repr(listener))
     finally:
         subscription.took()

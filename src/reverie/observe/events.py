@@ -1,4 +1,4 @@
-"""Events: what happens to messages, as it happens."""
+"""Events: each tells one thing that has happened to a message, or an alert."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["BATCH_BYTES", "Event", "EventName", "decode_events", "encode_events"
 
 
 class EventName(StrEnum):
-    """What can happen."""
+    """The kinds of event."""
 
     ENQUEUE = "enqueue"
     """A message was accepted."""
     DEQUEUE = "dequeue"
-    """A worker has claimed it."""
+    """A worker has claimed the message."""
     START = "start"
-    """Its handler begins."""
+    """The handler of the message begins."""
     FINISH = "finish"
-    """Its run has ended, and that is written down; `status` says how it stands now."""
+    """The run of the message has ended and is settled; `status` is the message's new status."""
     FAILED = "message_processing_failed"
-    """A run has failed: the message comes again, or (`status` failed) has become a dead letter."""
+    """A run has failed: the message is tried again, or (`status` failed) has become a dead letter."""
     ALERT = "alert"
-    """A rule of the alerts has begun or ceased to hold."""
+    """An alert has begun or is over."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -43,24 +43,24 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     trace_id: str | None = None
     worker: str | None = None
     attempt: int | None = None
-    """Which run of the message this is, from 1."""
+    """The number of this run of the message, from 1."""
     status: str | None = None
     queue_wait_ms: float | None = None
-    """From when it last came into the queue to its claim."""
+    """From the time the message last entered the queue to its claim."""
     exec_duration_ms: float | None = None
-    """How long its handler took."""
+    """How long the handler took."""
     total_duration_ms: float | None = None
-    """From its acceptance to its end."""
+    """From the message's acceptance to its end."""
     error: str | None = None
 
 
 BATCH_BYTES = 30_000
-"""The most that `encode_events` puts into one piece."""
+"""The most bytes that `encode_events` sends in one piece."""
 
 _decode = msgspec.json.Decoder(list[Event]).decode
 _encode = msgspec.json.Encoder().encode
 LONGEST_ERROR = 4000
-"""An error is cut to its end when it leaves the process."""
+"""Only this many characters of an error, its last ones, leave the process."""
 
 
 def encode_events(events: Sequence[Event], send: Callable[[bytes], None]) -> None:
@@ -75,7 +75,7 @@ def encode_events(events: Sequence[Event], send: Callable[[bytes], None]) -> Non
 
 
 def decode_events(piece: bytes) -> list[Event]:
-    """Events that another process has sent; none if it cannot be read."""
+    """Decode events that another process has sent; empty if the piece cannot be read."""
     try:
         return _decode(piece)
     except msgspec.MsgspecError:

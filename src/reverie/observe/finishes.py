@@ -1,4 +1,4 @@
-"""Hearing at once that a message was settled by this process."""
+"""Tells waiting callers at once that this process has settled a message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Finishes"]
 
 
 class Finishes:
-    """Tells those who watch a message that something has happened to it. Belongs to one event loop."""
+    """Wakes callers that watch a message when this process has moved it. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.watched: dict[Key | str, set[asyncio.Event]] = {}
-        """By the key of a message, or by the id of a user: who wants to hear of it."""
+        """By the key of a message, or the id of a user: the events to set."""
 
     def announce(self, keys: Iterable[Key]) -> None:
         """Wake whoever watches one of these."""
@@ -29,13 +29,13 @@ class Finishes:
 
     @contextmanager
     def watch(self, keys: Iterable[Key]) -> Iterator[asyncio.Event]:
-        """While this is open, its event is set whenever one of these is settled here."""
+        """Open an event that is set whenever this process settles one of these messages."""
         with self._watch(list(keys)) as event:
             yield event
 
     @contextmanager
     def watch_user(self, user_id: str) -> Iterator[asyncio.Event]:
-        """The same for all messages of a user."""
+        """Open an event that is set whenever this process settles a message of a user."""
         with self._watch([user_id]) as event:
             yield event
 

@@ -1,4 +1,4 @@
-"""How the queue is: what waits, what runs, what has failed, how old it is, how fast it goes."""
+"""The health of a queue: how many messages wait, run and have failed, their age, and the throughput."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["Health", "LabelHealth", "Pace", "look"]
 
 MOST_LISTED = 100
-"""Labels that are looked at one by one; anyone can make up a label."""
+"""The most labels that are listed one by one, because anyone can make up a label."""
 PACE_MS = 60_000
-"""The throughput is that of about the last minute."""
+"""The throughput is measured over about this time."""
 STEP_MS = 1000
-"""Of looks that are nearer to each other only the first is remembered."""
+"""Of looks closer together than this, only the first is remembered."""
 
 
 class LabelHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,23 +45,23 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, rename={"oldest_pending_
     failed: int
     """Dead letters."""
     oldest_pending_age: float
-    """Of those that could run now."""
+    """The age of the oldest message that could run now."""
     oldest_processing_age: float
     last_completed_age: float | None
-    """Since the last completion; None if there was none yet."""
+    """Seconds since the last completion; None if there was none yet."""
     throughput_per_s: float | None
-    """Completions per second over the last minute; None as long as only one look was taken."""
+    """Completions per second over the last minute; None until a second look was taken."""
     workers: int
     labels: list[LabelHealth]
-    """Those that have work, dead letters or a pause; where there are many, the hundred that have most."""
+    """Labels that have work, dead letters or a pause; at most a hundred, those with most messages."""
     unhandled_labels: list[str]
-    """Those of them whose work waits and that no live worker handles."""
+    """Labels among `labels` that have waiting messages and no live worker that handles them."""
     labels_in_all: int = 0
     """How many labels are known."""
 
 
 class Pace:
-    """How many were completed at which moment, over about a minute."""
+    """Measures the throughput over about a minute."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[int, int]] = deque()
@@ -81,7 +81,7 @@ class Pace:
 
 
 async def look(backend: Backend, clock: Clock, pace: Pace | None = None) -> Health:
-    """Look at a queue now."""
+    """Read the health of a queue now; with `pace`, also its throughput."""
     labels, ages, workers = (
         await backend.views.labels(),
         await backend.views.health(),
@@ -110,7 +110,7 @@ async def look(backend: Backend, clock: Clock, pace: Pace | None = None) -> Heal
 
 
 def _largest(labels: Iterable[LabelState]) -> list[LabelState]:
-    """The labels that someone may want to see, by name; of very many, those that have most work."""
+    """The labels that have messages or a pause, by name; at most `MOST_LISTED`, those with most messages."""
     seen = [one for one in labels if one.waiting or one.in_progress or one.failed or one.paused]
     most = nlargest(MOST_LISTED, seen, key=lambda one: one.waiting + one.in_progress + one.failed)
     return sorted(most, key=lambda one: one.label)

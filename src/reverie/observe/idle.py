@@ -1,4 +1,4 @@
-"""Waiting until a user has no work. However many wait for one user, the queue is asked one at a time."""
+"""Waiting until a user has no work. All who wait for the same user share one query to the queue at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["LONGEST_WAIT_S", "IdleWatch", "Idleness"]
 
 LONGEST_WAIT_S = 86_400.0
-"""Nobody waits longer than a day for a user to be idle."""
+"""The longest wait for a user to be idle: a day."""
 GATHER_S = 0.05
-"""After a look that news has caused, further news is left alone for so long; nobody polls more often."""
+"""The shortest time between two looks for one caller, in seconds, whether news or polling causes them."""
 
 
 class Idleness(msgspec.Struct, frozen=True, kw_only=True):
-    """How far it is until a user has no work that waits or runs."""
+    """How many tasks of a user still wait or run, and how long the wait has lasted."""
 
     active_tasks: int
     elapsed_seconds: float
@@ -36,19 +36,19 @@ class Idleness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleWatch:
-    """All who wait for users to be idle, in one process. Belongs to one event loop."""
+    """Serves everyone in one process who waits for a user to be idle. Belongs to one event loop."""
 
     def __init__(self, count: Callable[[str], Awaitable[int]], finishes: Finishes) -> None:
-        """`count` says how many tasks of a user wait or run."""
+        """`count` returns how many tasks of a user wait or run."""
         self._count = count
         self._finishes = finishes
         self._looks: dict[str, _Looks] = {}
 
     async def states(self, user_id: str, timeout: float, poll: float) -> AsyncGenerator[Idleness]:  # noqa: ASYNC109
-        """How it stands: now, then at each multiple of `poll` seconds, and at the end.
+        """Yield the idleness of a user: now, then at each multiple of `poll` seconds, and at the end.
 
-        Whoever polls equally often is told at the same moments, by the same look. That a user is idle is told
-        at once if this process has done the work.
+        Callers with the same `poll` get their answers at the same moments, from the same look. If this
+        process does the work, the answer that the user is idle comes at once.
         """
         began = time.monotonic()
         deadline = began + min(timeout, LONGEST_WAIT_S)
@@ -76,7 +76,7 @@ class IdleWatch:
 
 
 class _Looks:
-    """Looks at one user's work; one at a time, and shared."""
+    """Looks at the work of one user, one at a time; all who wait for the user share them."""
 
     def __init__(self, count: Callable[[], Awaitable[int]]) -> None:
         self._count = count
@@ -85,7 +85,7 @@ class _Looks:
         self.attendants = 0
 
     async def look(self) -> int:
-        """What a look finds that begins after this call. All who ask until it begins share it."""
+        """Count the user's tasks, in a look that begins after this call. Calls made until then share it."""
         if self._next is None:
             self._next = asyncio.create_task(self._look_after(self._present))
             self._next.add_done_callback(_hear)
@@ -99,7 +99,7 @@ class _Looks:
 
 
 async def _idle_or(moment: float, looks: _Looks, settled: asyncio.Event) -> None:
-    """Return at this moment, or as soon as news says that nothing is left to do."""
+    """Return at `moment` (of the monotonic clock), or as soon as the user has no work left."""
     while (left := moment - time.monotonic()) > 0:
         try:
             async with asyncio.timeout(left):
@@ -113,12 +113,12 @@ async def _idle_or(moment: float, looks: _Looks, settled: asyncio.Event) -> None
 
 
 def _tick_after(now: float, poll: float) -> float:
-    """The next multiple of `poll`; one that is as good as now has been."""
+    """The next multiple of `poll` after `now`; one that is closer than half of `GATHER_S` is skipped."""
     poll = max(poll, GATHER_S)
     return ((now + GATHER_S / 2) // poll + 1) * poll
 
 
 def _hear(look: asyncio.Task[int]) -> None:
-    """Whoever asked may have gone: then nobody hears of an error."""
+    """Fetch the error of a look, because asyncio complains if every caller has gone and nobody does."""
     if not look.cancelled():
         look.exception()

@@ -1,4 +1,4 @@
-"""Metrics in the format of Prometheus. Their labels are bounded: a user never stands in one."""
+"""Metrics in the format of Prometheus. Their labels are bounded: no label contains a user."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ BOUNDS_MS = (
     3_600_000,
 )
 OTHER = "other"
-"""Stands for all labels beyond the first `metric_labels`."""
+"""The name under which all labels beyond the first `metric_labels` are counted."""
 
 
 class Metrics:
-    """Counts durations as events tell them, and shows them together with how the queue stands."""
+    """Counts durations from events, and renders them together with the state of the queue."""
 
     def __init__(self, bus: EventBus, most_labels: int) -> None:
-        """Listens from now on."""
+        """Subscribe to finish events; `most_labels` is how many labels are told apart."""
         self._most_labels = most_labels
         self._known: dict[str, str] = {}
         self._waits = _Durations("reverie_queue_wait_seconds", "From coming into the queue to the claim.")
@@ -62,11 +62,11 @@ class Metrics:
         self._subscription = bus.subscribe(self._hear, Wanted(events=frozenset({EventName.FINISH})))
 
     def close(self) -> None:
-        """Listen no more."""
+        """End the subscription."""
         self._subscription.close()
 
     def render(self, labels: list[LabelState], health: Health, alerts: Iterable[Alert]) -> bytes:
-        """All of it, as a scraper reads it."""
+        """Render all metrics as a Prometheus scraper reads them."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector([*self._queue(labels), *_state(health, alerts), *self._own()]))
         return generate_latest(registry)
@@ -80,7 +80,7 @@ class Metrics:
                 self._runs.observe(label, event.exec_duration_ms)
 
     def _name(self, label: str) -> str:
-        """The label, or `other` if there are too many."""
+        """The name to count a label under: the label itself, or `other` if there are too many."""
         if label not in self._known and len(self._known) < self._most_labels:
             self._known[label] = label
         return self._known.get(label, OTHER)
@@ -118,7 +118,7 @@ class Metrics:
 
 
 class _Histogram:
-    """Counts by bucket, and the sum, of one label."""
+    """The counts by bucket and the sum of the durations of one label."""
 
     __slots__ = ("counts", "total_s")
 
@@ -128,7 +128,7 @@ class _Histogram:
 
 
 class _Durations:
-    """A histogram by label. One thread observes, others read: a label is there as a whole, or not yet."""
+    """One histogram for each label. One thread observes, others read: no reader sees half a histogram."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""The recorder: turns what a process does with messages into events, if anyone listens."""
+"""The recorder: publishes what a process does with messages as events, if anyone listens."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ STATUS_AFTER = {
     Move.CANCEL: Status.CANCELLED,
     Move.BURY: Status.FAILED,
 }
-"""How a message stands after these moves; after all others it waits again."""
+"""The status of a message after each of these moves; after all other moves it waits again."""
 HANDED_BACK = frozenset({Move.RELEASE, Move.LOSE})
-"""Moves that are not told of if no handler has run and nothing was wrong."""
+"""Moves that cause no event if no handler has run and there is no error."""
 FAILED = frozenset({Move.RETRY, Move.BURY})
-"""Moves of a run that failed: told as its end, and as a failure."""
+"""Moves of a failed run: they cause a `finish` event and a `message_processing_failed` event."""
 
 
 class Recorder:
-    """Tells what one process does with messages, a batch at a time, if anyone listens."""
+    """Publishes events about what one process does with messages, a batch at a time, if anyone listens."""
 
     def __init__(self, bus: EventBus, clock: Clock, lease_ms: int) -> None:
-        """`lease_ms` is how long this process claims messages for."""
+        """`lease_ms` is the lease with which this process claims messages."""
         self._bus = bus
         self._clock = clock
         self._lease_ms = lease_ms
@@ -53,24 +53,24 @@ class Recorder:
             )
 
     def enqueued(self, messages: Sequence[Message], at: int | None = None) -> None:
-        """These were accepted; `at` is from before, so that no claim of them seems to be earlier."""
+        """Announce accepted messages; `at` is before the submit, so that no claim seems to be earlier."""
         if self._bus.wants(EventName.ENQUEUE):
             at = self._clock.now() if at is None else at
             self._bus.publish([_told(EventName.ENQUEUE, at, message, Status.WAITING) for message in messages])
 
     def dequeued(self, claims: Sequence[Claim], worker: str) -> bool:
-        """A worker has claimed these; the answer is whether anyone listens to what becomes of them."""
+        """Announce claims of a worker; return whether anyone listens to events."""
         if not self._bus.active:
             return False
         self._held(EventName.DEQUEUE, claims, worker)
         return True
 
     def started(self, claims: Sequence[Claim], worker: str) -> None:
-        """Their handler begins."""
+        """Announce that the handler of these claims begins."""
         self._held(EventName.START, claims, worker)
 
     def finished(self, settlements: Sequence[Settlement], worker: str, seconds: Mapping[int, float]) -> None:
-        """Their runs have ended so; `seconds` has those whose handlers have run, by the `id` of the claim."""
+        """Announce how runs ended; `seconds` maps `id(claim)` to the time of its handler, if that ran."""
         if not self._bus.active:
             return
         at = self._clock.now()
@@ -102,12 +102,12 @@ class Recorder:
             self.enqueued(follow_ups)
 
     def cancelled(self, messages: Sequence[Message]) -> None:
-        """Someone has cancelled these while they waited."""
+        """Announce messages that were cancelled while they waited."""
         at, status = self._clock.now(), Status.CANCELLED
         self._bus.publish([_told(EventName.FINISH, at, message, status, "cancelled") for message in messages])
 
     def ended(self, messages: Sequence[Message], error: str = "deadline or lost too often") -> None:
-        """Time has ended these: they became dead letters without a run that said so."""
+        """Announce messages that became dead letters without a run: past their deadline, lost too often."""
         if not self._bus.active:
             return
         at, status = self._clock.now(), Status.FAILED
@@ -120,7 +120,7 @@ class Recorder:
         )
 
     def _held(self, name: EventName, claims: Sequence[Claim], worker: str) -> None:
-        """A worker that holds these begins something with them."""
+        """Publish one event for each claim that a worker holds."""
         if self._bus.wants(name):
             at, wait, status = self._clock.now(), self._queue_wait_ms, Status.IN_PROGRESS
             self._bus.publish(
@@ -137,12 +137,12 @@ class Recorder:
 
 
 def _told(name: EventName, at: int, message: Message, status: Status, error: str | None = None) -> Event:
-    """What happens to a message that nobody holds."""
+    """Make an event about a message that no worker holds."""
     return Event(name, at, *_subject(message), status=status, error=error)
 
 
 def _subject(message: Message) -> tuple[str, str, str, str, str | None, str | None]:
-    """Which message it is about, in the order of the fields of an event."""
+    """The fields that say which message an event is about, in the order of `Event`."""
     return (
         message.label,
         message.user_id,

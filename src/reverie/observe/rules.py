@@ -1,4 +1,4 @@
-"""The rules of the alerts: from how the queue is to what is wrong with it, and what to do about that."""
+"""The alert rules: they turn the health of a queue into alerts, each with a remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["OF_ONE_PROCESS", "SERVICE_FAILING", "Alert", "check", "failing_servi
 
 SERVICE_FAILING = "service_failing"
 OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TRIGGER_DIFFERS})
-"""Rules about a process itself: no other can see that they hold."""
+"""Rules about the process itself: no other process can see whether they hold."""
 START = "start one: `reverie worker start` (or `reverie serve`)"
 
 
@@ -30,10 +30,10 @@ def check(
     services: Mapping[str, int] | None = None,
     triggers: TriggerHealth | None = None,
 ) -> list[Alert]:
-    """What is wrong, worst first.
+    """Return the alerts that hold, worst first.
 
-    `breakers` are labels (with their credential) that are refused, and seconds until they are tried again;
-    `services` are duties of this process that fail, and how often in a row.
+    `breakers` maps each refused label (with its credential) to the seconds until it is tried again;
+    `services` maps each failing service of this process to its failures in a row.
     """
     alerts = [*_queue(health, settings), *_labels(health)]
     for name, seconds in (breakers or {}).items():
@@ -53,7 +53,7 @@ def check(
 
 
 def failing_services(services: Mapping[str, int]) -> list[Alert]:
-    """What is wrong with the duties of this process: those that fail, and how often in a row."""
+    """Return the alerts about failing services; `services` maps a name to its failures in a row."""
     return [
         Alert(
             rule=SERVICE_FAILING,
@@ -116,7 +116,7 @@ def _about_dead_letters(health: Health) -> str:
 
 
 def _is_stalled(health: Health, settings: AlertSettings) -> bool:
-    """Work could run, and for a long time nothing was completed."""
+    """Whether messages could run, but none was completed for `stalled_s`."""
     last = health.last_completed_age
     return health.oldest_pending_age > settings.stalled_s and (last is None or last > settings.stalled_s)
 

@@ -1,4 +1,4 @@
-"""The sampler: remembers how much waited and ran, by label, over the last while."""
+"""The depth sampler: remembers how many messages of each label waited and ran recently."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["DepthSample", "DepthSampler"]
 
 
 MOST_LABELS = 1000
-"""Labels in one sample; of more, those that have most."""
+"""The most labels in one sample: those with the most messages."""
 
 
 class DepthSample(msgspec.Struct, frozen=True):
-    """How much there was of each label at one moment."""
+    """How many messages of each label waited and ran at one moment."""
 
     at: int
     """Epoch milliseconds."""
@@ -45,7 +45,7 @@ class DepthSampler(LoopService):
         """Oldest first."""
 
     async def sample(self) -> DepthSample:
-        """Take one now."""
+        """Take a sample now."""
         labels = await self._backend.views.labels()
         taken = DepthSample(
             self._clock.now(),
@@ -61,7 +61,7 @@ class DepthSampler(LoopService):
 
 
 def _largest(counts: dict[str, int]) -> dict[str, int]:
-    """Not more labels than a sample may have: those with the largest counts."""
+    """The labels with the largest counts, at most `MOST_LABELS`."""
     return (
         counts if len(counts) <= MOST_LABELS else dict(nlargest(MOST_LABELS, counts.items(), itemgetter(1)))
     )

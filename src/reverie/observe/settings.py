@@ -1,4 +1,4 @@
-"""Settings of what is seen: events, alerts, metrics."""
+"""Settings of events, alerts and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tasks stand: single items, and business tasks that consist of several."""
+"""The status of tasks: of single items, and of business tasks that consist of several items."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["ALL_ITEMS", "StatusCounts", "TaskStatusTracker", "business_status", "count_statuses"]
 
 ALL_ITEMS = 10_000_000
-"""More items than a queue may hold: a status that leaves some out would not be true."""
+"""A limit larger than any queue, because a status that leaves items out would not be true."""
 
 
 def business_status(statuses: Iterable[Status]) -> Status:
-    """Any failed: failed. Else any not ended: in progress. All cancelled: cancelled. Else completed."""
+    """Join the statuses of items: failed if any failed, else in progress if any has not ended.
+
+    If all were cancelled, the answer is cancelled, otherwise completed.
+    """
     seen = set(statuses)
     if Status.FAILED in seen:
         return Status.FAILED
@@ -45,7 +48,7 @@ class StatusCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_statuses(labels: Iterable[LabelState]) -> StatusCounts:
-    """The counts of these labels together."""
+    """Sum the counts of labels."""
     states = list(labels)
     waiting = sum(state.waiting for state in states)
     others = {
@@ -56,31 +59,31 @@ def count_statuses(labels: Iterable[LabelState]) -> StatusCounts:
 
 
 class TaskStatusTracker:
-    """Reads how tasks stand. Nobody writes here: the status is part of each move of the queue itself.
+    """Reads the status of tasks. It never writes: each move of the queue writes the status itself.
 
     Each item is a dict: status, task_type, mem_cube_id, submitted_at, started_at, completed_at or failed_at,
-    error, business_task_id; moments as ISO 8601 text. It is forgotten 7 days after its end, by default.
+    error, business_task_id; moments as ISO 8601 text. By default a status is forgotten 7 days after the end.
     """
 
     def __init__(self, views: QueueViews, open_: Callable[[], Awaitable[None]]) -> None:
-        """`open_` opens the backend of these views, if it is not open yet."""
+        """`open_` opens the backend of `views`, if it is not open yet."""
         self._views = views
         self._open = open_
 
     async def get_task_status(self, task_id: str, user_id: str) -> dict[str, Any] | None:
-        """One item; None if nobody knows it."""
+        """The status of one item; None if it is unknown."""
         rows = await self._read(StatusQuery(user_id=user_id, item_id=task_id))
         return _payload(rows[0]) if rows else None
 
     async def get_all_tasks_for_user(self, user_id: str) -> dict[str, dict[str, Any]]:
-        """All items of a user, by id, oldest first."""
+        """The status of all items of a user, by id, oldest first."""
         rows = await self._read(StatusQuery(user_id=user_id, limit=ALL_ITEMS))
         return {row.item_id: _payload(row) for row in rows}
 
     async def get_task_status_by_business_id(
         self, business_task_id: str, user_id: str
     ) -> dict[str, Any] | None:
-        """How a business task stands, over all its items; None if nobody knows it."""
+        """The status of a business task, over all its items; None if it is unknown."""
         rows = await self._read(StatusQuery(user_id=user_id, task_id=business_task_id, limit=ALL_ITEMS))
         if not rows:
             return None

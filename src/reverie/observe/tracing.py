@@ -1,4 +1,4 @@
-"""Trace ids: from whoever asks, through the message, to the handler and what it submits."""
+"""Trace ids: they travel from a request through its message to the handler and to what that submits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 __all__ = ["current_trace_id", "new_trace_id", "trace_id_of"]
 
 current_trace_id: ContextVar[str | None] = ContextVar("reverie_trace_id", default=None)
-"""The trace that the present code runs for; what is submitted without a trace id belongs to it."""
+"""The trace of the code that runs now; messages submitted without a trace id get this one."""
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """The header `traceparent` as W3C defines it."""

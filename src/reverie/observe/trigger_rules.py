@@ -21,9 +21,9 @@ class TypeHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     task_type: str
     late_s: float = 0.0
-    """For how many seconds a trigger is due and not fired, although a live worker handles the type."""
+    """How many seconds a trigger has been due and not fired, although a live worker handles the type."""
     missed: int = 0
-    """How many times due times were skipped lately; several skipped together count once."""
+    """How often due times were skipped recently; several skipped together count once."""
     failures: int = 0
     """Failed runs since the last one that ended well."""
     last_error: str | None = None
@@ -34,7 +34,7 @@ class TriggerHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     types: list[TypeHealth] = []
     differing: tuple[str, ...] = ()
-    """Types that this process has configured otherwise than is in force, under the same version."""
+    """Types whose configuration in this process differs from the one in force, under the same version."""
     version: int = 0
     """The version of this process's configuration."""
 

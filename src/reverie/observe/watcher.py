@@ -1,4 +1,4 @@
-"""The watcher: looks at the rules now and then, and says when one begins or ceases to hold."""
+"""The alert watcher: checks the alert rules regularly, and tells when an alert begins or is over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class AlertWatcher(LoopService):
-    """Of one process; what is wrong now stands in `current`."""
+    """Checks the alert rules for one process; the alerts that hold now are in `current`."""
 
     name = "alert watcher"
 
@@ -46,11 +46,11 @@ class AlertWatcher(LoopService):
         webhook: Webhook | None = None,
         triggers: Callable[[], Awaitable[TriggerHealth | None]] | None = None,
     ) -> None:
-        """`services` are the duties of this process that it also watches, `worker` names its worker.
+        """`services` returns the services of this process, which are watched as well.
 
-        `triggers` says how the timed tasks are doing.
-
-        Of several processes, the one whose worker comes first tells; where no worker is alive, all do.
+        `worker` returns the name of its worker, `triggers` the health of the timed tasks. If several
+        processes watch one queue, only the one with the first live worker tells of alerts; without a live
+        worker, all do.
         """
         super().__init__()
         self._backend = backend
@@ -63,13 +63,13 @@ class AlertWatcher(LoopService):
         self._worker = worker
         self._pace = Pace()
         self.current: dict[str, Alert] = {}
-        """By id."""
+        """Alert id → alert."""
         self._leads = True
         self._told: dict[str, Alert] = {}
-        """What this process has said of it."""
+        """Alert id → alert, for alerts that this process has told of."""
 
     async def look(self) -> tuple[Health, list[Alert]]:
-        """How the queue is now, and what is wrong with it."""
+        """Return the health of the queue now, and the alerts that hold."""
         health = await look(self._backend, self._clock, self._pace)
         now = self._clock.now()
         open_breakers = await self._backend.shared.open_breakers()
@@ -85,10 +85,10 @@ class AlertWatcher(LoopService):
         await self._rest(self._clock, self._settings.check_s)
 
     async def watch(self) -> None:
-        """Look once, and say what has begun and what is over."""
+        """Check the rules once, and tell which alerts have begun and which are over."""
         try:
             _, alerts = await self.look()
-        except BackendUnavailableError:  # of the queue nothing is known, but what fails here is
+        except BackendUnavailableError:  # the queue is unknown, but the services of this process are not
             others = [alert for alert in self.current.values() if alert.rule != SERVICE_FAILING]
             self._compare([*others, *failing_services(self._failing())])
             raise
@@ -100,7 +100,10 @@ class AlertWatcher(LoopService):
         return {one.name: one.failures for one in self._services() if one.failures >= BREAKER_AFTER}
 
     def _compare(self, alerts: list[Alert]) -> None:
-        """Say what has begun and what is over; who begins to lead says all that holds, lest nobody has."""
+        """Tell which alerts have begun and which are over.
+
+        A process that begins to lead tells of all alerts that hold, because perhaps no other process has.
+        """
         self.current = {alert.id: alert for alert in alerts}
         mine = {name: one for name, one in self.current.items() if self._leads or one.rule in OF_ONE_PROCESS}
         begun = [alert for name, alert in mine.items() if name not in self._told]
@@ -129,6 +132,6 @@ class AlertWatcher(LoopService):
 
 
 def _breaker_name(key: str) -> str:
-    """`label` or `label/credential`, from the name under which workers share it."""
+    """Turn the shared key of a breaker into `label` or `label/credential`."""
     _, label, credential = (*map(unquote, key.split(":")), "", "")[:3]
     return label if credential in {"", label} else f"{label}/{credential}"

@@ -1,4 +1,4 @@
-"""Sending alerts to an address of yours: signed, retried, never in the way of anything else.
+"""The webhook: sends alerts to an address of the user, signed and retried, without delaying other work.
 
 The headers follow the convention of Standard Webhooks: `webhook-id` is the same for all tries of a delivery,
 `webhook-signature` is `v1,` and the Base64 of HMAC-SHA256 over `id.timestamp.body`.
@@ -38,23 +38,23 @@ __all__ = ["Webhook", "signature"]
 log = get_logger(__name__)
 
 MOST_WAITING = 100
-"""Deliveries that wait at most; a later one is dropped, and the log says so."""
+"""The most deliveries that wait; a further one is dropped, and the log says so."""
 MAX_PAUSE_S = 60.0
 """The longest pause between two tries."""
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def signature(secret: str, delivery_id: str, timestamp: int, body: bytes) -> str:
-    """What a receiver compares with the header `webhook-signature`."""
+    """The signature of a delivery, which a receiver compares with the header `webhook-signature`."""
     signed = f"{delivery_id}.{timestamp}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(secret.encode(), signed, hashlib.sha256).digest()).decode()
 
 
 class Webhook:
-    """Delivers on a thread of its own, one after the other."""
+    """Delivers alerts on a thread of its own, one delivery after the other."""
 
     def __init__(self, settings: AlertSettings, first_pause_s: float = 1.0) -> None:
-        """`first_pause_s` is the pause after the first try that failed; it doubles, up to a minute."""
+        """`first_pause_s` is the pause after the first failed try; it doubles, up to a minute."""
         assert settings.webhook_url is not None
         self._url = _checked(settings.webhook_url)
         self._secret = settings.webhook_secret
@@ -67,7 +67,7 @@ class Webhook:
         self._closed = threading.Event()
 
     def send(self, at: int, state: str, alerts: list[Alert]) -> None:
-        """Let this be delivered soon."""
+        """Queue a delivery of alerts that have begun or are over."""
         body = msgspec.json.encode({"type": f"alert.{state}", "at": at, "alerts": alerts})
         with self._lock:
             if len(self._waiting) >= MOST_WAITING:
@@ -84,7 +84,7 @@ class Webhook:
         self._closed.set()
 
     def _deliver_all(self) -> None:
-        """Until nothing waits."""
+        """Deliver until nothing waits."""
         while True:
             with self._lock:
                 if not self._waiting or self._closed.is_set():
@@ -93,7 +93,7 @@ class Webhook:
                 body = self._waiting.popleft()
             try:
                 self._deliver(body)
-            except Exception:  # whatever it is, the next one is not to blame
+            except Exception:  # the next delivery must still be tried
                 log.exception("webhook.given_up", host=self._url.hostname)
 
     def _deliver(self, body: bytes) -> None:
@@ -110,7 +110,7 @@ class Webhook:
         log.error("webhook.given_up", host=self._url.hostname, attempts=self._attempts)
 
     def _try(self, delivery_id: str, body: bytes) -> str | None:
-        """None if it was taken, else what went wrong."""
+        """Try a delivery once; return None if the receiver accepted it, else what went wrong."""
         timestamp = int(time.time())
         headers = {
             "content-type": "application/json",
@@ -152,12 +152,12 @@ class Webhook:
 
 
 def _checked(address: str) -> SplitResult:
-    """The address, if alerts may be sent there."""
+    """Parse the address; refuse one that alerts may not be sent to."""
     try:
         url = urlsplit(address)
         encrypted, here = url.scheme == "https", url.scheme == "http" and url.hostname in LOOPBACK
         allowed = bool(url.hostname) and url.port != 0 and address.isascii() and (encrypted or here)
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         allowed = False
     if not allowed:
         reason = "must be https://…, or http:// on this machine"
@@ -166,7 +166,7 @@ def _checked(address: str) -> SplitResult:
 
 
 def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
-    """End a try that takes too long, also one whose receiver sends a byte now and then."""
+    """End a try that takes too long, even if the receiver sends a byte now and then."""
     late.set()
-    with suppress(OSError, AttributeError):  # it is not connected yet, or no longer
+    with suppress(OSError, AttributeError):  # not connected yet, or no longer
         connection.sock.shutdown(socket.SHUT_RDWR)

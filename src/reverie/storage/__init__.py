@@ -1,1 +1,1 @@
-"""The databases that rooms share: one SQLite writer for queue and memory."""
+"""Storage that rooms share: one SQLite writer for queue and memory."""

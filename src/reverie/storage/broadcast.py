@@ -1,7 +1,7 @@
-"""Telling the other processes that use the same file what happens, if one of them listens.
+"""The broadcast of an SQLite queue: sends news to other processes that use the same file and listen.
 
-Whoever listens has a socket in the folder that `peers.py` uses, too; its name says that it is for this.
-Nobody may rely on it: what a listener cannot take at once is lost.
+Each listener has a socket in the folder that `peers.py` uses as well; its name begins with `LISTENER`. No
+delivery is promised: news that a listener cannot take at once is lost.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = get_logger(__name__)
 
 LARGEST_NEWS = 65_536
 LOOK_EVERY_S = 1.0
-"""How often it is looked at most whether anyone listens."""
+"""The shortest time between two checks whether anyone listens, in seconds."""
 
 
 class FileBroadcast:
     """See `reverie.backends.interface.Broadcast`."""
 
     def __init__(self, path: str) -> None:
-        """Name the file; nothing is opened until there is something to say or to hear."""
+        """Set the path of the database; no socket is opened until there is something to send or to hear."""
         self._folder = peers_folder(path)
         self._mine: set[str] = set()
         self._mouth = Mouth()
@@ -61,7 +61,7 @@ class FileBroadcast:
         """See `Broadcast.listen`."""
         with self._ear() as ear:
             if ear is None:
-                await asyncio.Event().wait()  # nobody can be heard
+                await asyncio.Event().wait()  # without a socket nothing can be heard
             else:
                 while True:
                     yield await asyncio.get_running_loop().sock_recv(ear, LARGEST_NEWS)
@@ -69,7 +69,7 @@ class FileBroadcast:
                         yield news
 
     def close(self) -> None:
-        """Let go of what it speaks through. Idempotent; whoever speaks later opens it again."""
+        """Close the socket that sends. Idempotent; a later `say` opens it again."""
         self._mouth.close()
 
     def _listeners(self) -> list[Path]:
@@ -81,7 +81,7 @@ class FileBroadcast:
 
     @contextlib.contextmanager
     def _ear(self) -> Iterator[socket.socket | None]:
-        """A socket that hears the others as long as this lasts; None if there can be none."""
+        """Open a socket that hears other processes until the context is left; None if that is impossible."""
         name = f"{LISTENER}{os.getpid()}-{secrets.token_hex(3)}"
         if self._folder is None or len(os.fsencode(self._folder / name)) > LONGEST_PATH:
             yield None
@@ -106,7 +106,7 @@ class FileBroadcast:
 
 
 def _what_waits(ear: socket.socket) -> list[bytes]:
-    """What has arrived meanwhile: a socket keeps little."""
+    """Read everything that has arrived by now, because a socket buffers little."""
     news = []
     with contextlib.suppress(BlockingIOError):
         while True:

@@ -1,4 +1,4 @@
-"""From SQLite's errors to ours: what each means for whoever gave the job, and what to do about it."""
+"""Translates SQLite's errors to ours: what each means for the caller, and what to do about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAMAGED = (apsw.CorruptError, apsw.NotADBError)
 LOCKED = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 NOT_WRITABLE = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)
 OF_THE_FILE = (*DAMAGED, *LOCKED, *NOT_WRITABLE, apsw.FullError, apsw.IOError, apsw.NoMemError)
-"""What no other content would have avoided: the caller may try the same again later."""
+"""Errors that do not depend on what was written: the caller may try the same again later."""
 
 
 class Diagnosis:
@@ -26,7 +26,7 @@ class Diagnosis:
         self._busy_timeout_s = busy_timeout_s
         self._file: tuple[int, int] | None = None
         self.damage: str | None = None
-        """What SQLite has said of the file since it was opened, if it was found damaged."""
+        """SQLite's words, if the file was found damaged since it was opened; else None."""
 
     def begin(self) -> None:
         """Forget what was known: the file was just opened."""
@@ -45,16 +45,16 @@ class Diagnosis:
 
     @property
     def moved(self) -> bool:
-        """Whether another file, or none, has the name of the one that was opened."""
+        """Whether the path now leads to another file than the one that was opened, or to none."""
         return self._identity() != self._file
 
     def name(self, error: BaseException, *, whole: bool = False) -> BaseException:
-        """The error to raise in place of SQLite's; itself if it is not about the file.
+        """Return the error to raise in place of SQLite's; the same error if it is not about the file.
 
-        whole: it stopped a whole transaction, so it is nobody's own.
+        whole: the error stopped a whole transaction, so it does not belong to a single job.
         """
         if not isinstance(error, Exception):
-            return error  # an interrupt: of no meaning for the file
+            return error  # an interrupt says nothing about the file
         if isinstance(error, DAMAGED):
             self.damage = str(error)
             named: BackendUnavailableError = CorruptDatabaseError(self._path, self.damage)
@@ -113,6 +113,6 @@ class Diagnosis:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write there; False as well if there is nothing."""
+    """Whether this process may write to a path; False also if nothing is there."""
     effective = os.access in os.supports_effective_ids
     return os.access(path, os.W_OK, effective_ids=effective)

@@ -1,4 +1,4 @@
-"""Which file system a file lies on: SQLite's locks and shared memory do not work across machines."""
+"""Finds the file system of a file, because SQLite's locks and shared memory do not work across machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reverie.errors import NetworkFileSystemError
 __all__ = ["Mount", "find_mount", "is_network", "refuse_network_file_system"]
 
 MOUNTS = Path("/proc/self/mountinfo")
-"""Only Linux has it; elsewhere nothing is known, and nothing refused."""
+"""Only Linux has this file; on other systems no file system is known, and none is refused."""
 NETWORK = frozenset(
     {
         "afs", "auristorfs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre",
@@ -25,10 +25,10 @@ NETWORK_FUSE = frozenset(
         "rclone", "s3fs", "seaweedfs", "smbnetfs", "sshfs", "wdfs",
     }
 )  # fmt: skip
-"""The part after `fuse.`; of other kinds nothing is known, and most of them are local."""
+"""Names after `fuse.` that are network file systems; most others are local."""
 NETWORK_9P = frozenset({"tcp", "rdma"})
 """Transports of 9p that leave the machine. Sandboxes, WSL and virtual machines reach the disk of their own
-host by another one (fd, virtio, xen, unix)."""
+host by other transports (fd, virtio, xen, unix)."""
 
 
 class Mount(NamedTuple):
@@ -52,7 +52,7 @@ def refuse_network_file_system(path: str) -> None:
 
 
 def find_mount(path: str, mounts: str) -> Mount | None:
-    """The mount that an absolute path without links lies on: the deepest one, of several there the last."""
+    """Find the mount of an absolute path without links: the deepest one, and of several there the last."""
     found: Mount | None = None
     for line in mounts.splitlines():
         mount = _read(line)
@@ -62,7 +62,7 @@ def find_mount(path: str, mounts: str) -> Mount | None:
 
 
 def is_network(mount: Mount) -> bool:
-    """Whether its files are on another machine, as far as one can see."""
+    """Whether the files of a mount are on another machine, as far as the mount tells."""
     kind, _, program = mount.kind.partition(".")
     if kind == "9p":
         return any(f"trans={transport}" in mount.options for transport in NETWORK_9P)
@@ -86,5 +86,5 @@ def _holds(point: str, path: str) -> bool:
 
 
 def _plain(field: str) -> str:
-    r"""A field without the escapes of the kernel: `\040` is a space."""
+    r"""Undo the kernel's escapes in a field: `\040` is a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

@@ -1,4 +1,4 @@
-"""Where an SQLite URL leads: a file is known by its resolved path, however its URL is spelled."""
+"""The path of an SQLite URL: a file is known by its resolved path, however its URL is spelled."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Waking the other processes that use the same file.
+"""Wakes the other processes that use the same file.
 
-Each process that waits for work has a socket in a folder beside the file; whoever has written something for
-others to do sends a few bytes to all of them. A message that gets lost costs only time: everyone also looks
-now and then by itself.
+Each process that waits for work has a socket in a folder beside the file. A process that has written work
+for others sends a few bytes to all of these sockets. News that gets lost costs only time, because each
+process also looks for work regularly by itself.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ __all__ = ["LISTENER", "LONGEST_PATH", "Mouth", "News", "Peers", "peers_folder"]
 log = get_logger(__name__)
 
 LONGEST_PATH = 100
-"""A socket's path may not be longer on any system we run on."""
+"""The longest path of a socket that all systems we run on allow."""
 LARGEST_NEWS = 32_768
 LISTENER = "events-"
-"""How the sockets in the folder are named that are for `broadcast.py`."""
+"""The prefix of the names of sockets that belong to `broadcast.py`."""
 
 
 class News(msgspec.Struct, frozen=True, array_like=True):
-    """What the others should know: there is work for these labels, and the next thing to do at this time."""
+    """News for other processes: the labels that have new work, and when the next thing is due."""
 
     labels: tuple[str, ...] = ()
     due: int | None = None
 
 
 def peers_folder(path: str) -> Path | None:
-    """Where the processes that use a file have their sockets; None if only this one can use it."""
+    """The folder for the sockets of processes that use a file; None if only this process can use it."""
     return None if path == ":memory:" else Path(f"{path}-peers")
 
 
 class Mouth:
-    """Sends to the sockets of others. Never blocks, never fails; what one of them cannot take is lost."""
+    """Sends to sockets of other processes. Never blocks, never fails; what a socket cannot take is lost."""
 
     def __init__(self) -> None:
-        """Nothing is opened until there is something to say."""
+        """Open no socket until there is something to send."""
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
     def say(self, addresses: Iterable[Path], news: bytes) -> None:
-        """Send the same to all of these."""
+        """Send the same news to all addresses."""
         with self._lock:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -62,14 +62,14 @@ class Mouth:
             for address in addresses:
                 try:
                     self._socket.sendto(news, str(address))
-                except ConnectionRefusedError:  # it died without taking its socket along
+                except ConnectionRefusedError:  # its process died without removing the socket
                     with contextlib.suppress(OSError):
                         address.unlink()
                 except OSError:
-                    continue  # it is gone, or has more waiting than it can take
+                    continue  # the socket is gone, or its buffer is full
 
     def close(self) -> None:
-        """Let go of the socket. Idempotent; who speaks later opens another."""
+        """Close the socket. Idempotent; a later `say` opens another."""
         with self._lock:
             mouth, self._socket = self._socket, None
         if mouth is not None:
@@ -80,7 +80,7 @@ class Peers:
     """The processes that share one file."""
 
     def __init__(self, path: str) -> None:
-        """Name the file; nothing is opened until there is something to say or to hear."""
+        """Set the path of the database; no socket is opened until there is something to send or to hear."""
         self._folder = peers_folder(path)
         self._lock = threading.Lock()
         self._mine: Path | None = None
@@ -93,7 +93,7 @@ class Peers:
         return self._ear is not None
 
     def listen(self, hear: Callable[[News], None]) -> None:
-        """Call `hear`, on a thread of its own, with what the others send. Idempotent."""
+        """Call `hear`, on a thread of its own, with the news of other processes. Idempotent."""
         with self._lock:
             if self._ear is not None or self._folder is None:
                 return
@@ -115,7 +115,7 @@ class Peers:
         threading.Thread(target=_listen, args=(ear, hear), name="reverie-peers", daemon=True).start()
 
     def tell(self, labels: Collection[str], due: int | None) -> None:
-        """Send news to all others. Never blocks, never fails."""
+        """Send news to all other processes. Never blocks, never fails."""
         if self._folder is None or not (labels or due is not None):
             return
         try:

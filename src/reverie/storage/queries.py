@@ -1,6 +1,6 @@
 """Named SQL statements, kept in `.sql` files beside the code that runs them.
 
-A statement begins with a line `-- name: what_it_is`; the comment lines after it say why it is so.
+A statement begins with a line `-- name: what_it_is`; the comment lines after it explain it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Saving a damaged SQLite file: what can be read is copied into a new one, where each room mends its tables.
+"""Saves a damaged SQLite file: readable rows are copied to a new file, where each room mends its tables.
 
 The damaged file is only read. Text indexes are created empty: the room that owns one fills it from its rows.
 """
@@ -32,11 +32,11 @@ SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER 
 
 
 class Salvaged(msgspec.Struct, frozen=True):
-    """What became of one table."""
+    """How much of one table was saved."""
 
     table: str
     rows: int
-    """Copied."""
+    """Rows that were copied."""
     lost: int
     """Row ids that could not be read; for a table without row ids, 1 if anything could not be read."""
 
@@ -46,15 +46,15 @@ class Room(NamedTuple):
 
     name: str
     package: str
-    """Where its migrations are."""
+    """The package that has the room's migrations."""
     table: str
-    """The table by which one sees that the room lives in a file."""
+    """A table that every file of this room has."""
     mend: Callable[[apsw.Connection], None]
-    """Makes anew what follows from the rows that were saved."""
+    """Rebuilds what can be computed from the saved rows."""
 
 
 def salvage(damaged: str, saved: str, rooms: Sequence[Room]) -> list[Salvaged]:
-    """Write a new file with all that can be read of a damaged one; say what became of each table."""
+    """Write a new file with everything that is readable in a damaged one; return what was saved by table."""
     tables = copy_readable(damaged, saved)
     names = {table.table for table in tables}
     database = Database(saved)
@@ -105,7 +105,7 @@ def _copy(source: apsw.Connection, target: apsw.Connection) -> list[Salvaged]:
     hidden = {name for name in tables for index in virtual if name.startswith(f"{index}_")}
     done = []
     for name, sql in tables.items():
-        if name not in hidden:  # those are created together with their index
+        if name not in hidden:  # hidden tables are created together with their index
             target.execute(sql)
             if name not in virtual:
                 done.append(_copy_table(source, target, name))
@@ -141,7 +141,7 @@ class _Reader:
         self.lost = 0
 
     def by_id(self) -> Iterator[tuple[Any, ...]]:
-        """In the order of their ids; after damage, one id after the other until one can be read."""
+        """Read rows in the order of their ids; after damage, try each following id until one is readable."""
         last = 0
         while True:
             try:
@@ -159,7 +159,7 @@ class _Reader:
                 return
 
     def from_both_ends(self, key: list[str]) -> Iterator[tuple[Any, ...]]:
-        """Forward as far as it goes, then backward; a row may come twice."""
+        """Read rows forward up to the damage, then backward; a row may come twice."""
         backward = " ORDER BY " + ", ".join(f"{column} DESC" for column in key)
         for order in ("", backward):
             try:

@@ -1,3 +1,3 @@
 -- name: assume_version
--- The damaged file was in use, so it had the newest schema, should it not be able to say so.
+-- Used if the version in the damaged file cannot be read: the file was in use, so its schema was the newest.
 INSERT OR IGNORE INTO schema_versions (room, version) VALUES (:room, :version)

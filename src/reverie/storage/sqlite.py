@@ -1,7 +1,7 @@
 """One SQLite file: a single writer that commits in groups, and a bounded pool of readers.
 
-All rooms that live in one file share one `Database`, so that a change of the queue and a change of memory
-can be one transaction. `writer.py` has the writing thread, `diagnosis.py` what errors mean.
+All rooms in one file share one `Database`, so that a change of the queue and a change of memory can be one
+transaction. `writer.py` has the writing thread, `diagnosis.py` explains errors.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Durability = Literal["full", "normal"]
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS schema_versions (room TEXT PRIMARY KEY, version INTEGER)"
 READERS = 5
-"""At most this many read at once; more wait."""
+"""The most reads at once; further ones wait."""
 BUSY_TIMEOUT_S = 10.0
-"""How long a writer of another process is waited for."""
+"""How long to wait for a writer of another process."""
 
 LEAST_FREE_BYTES = 16 * 1024 * 1024
-"""A disk with less room than this counts as full."""
+"""A disk with less free space than this counts as full."""
 
 
 class Database:
-    """An SQLite file in WAL mode, or (`:memory:`) one that lives as long as this object."""
+    """An SQLite file in WAL mode, or (`:memory:`) a database that lives as long as this object."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Database:
         allow_network_fs: bool = False,
         vfs: str | None = None,
     ) -> None:
-        """Name the file; nothing is opened yet.
+        """Set the path of the file; nothing is opened yet.
 
         durability: `full` survives a power cut, `normal` the death of the process. Default full.
-        busy_timeout_s: how long a writer of another process is waited for. Default 10 seconds.
-        allow_network_fs: open the file even if it lies on a network file system. Default false.
-        vfs: SQLite's way to the disk, by name; tests put one there that fails. Default the system's own.
+        busy_timeout_s: how long to wait for a writer of another process. Default 10 seconds.
+        allow_network_fs: open the file even if it is on a network file system. Default false.
+        vfs: the name of SQLite's virtual file system; tests use one that fails. Default the system's own.
         """
         self.path = path if path == ":memory:" else str(Path(path).expanduser().resolve())
         self.durability = durability
@@ -100,7 +100,7 @@ class Database:
             )
 
     def close(self) -> None:
-        """Commit what was given so far and let go of the file. Idempotent."""
+        """Commit all jobs submitted so far and close the file. Idempotent."""
         with self._lock:
             writer, self._writer = self._writer, None
             if writer is not None:
@@ -114,9 +114,9 @@ class Database:
     def submit(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
 
-        What is not `durable` need not survive a power cut, whatever the durability of the file.
+        A job that is not `durable` need not survive a power cut, whatever the durability of the file.
         """
-        with self._lock:  # so that nothing is given to a writer that is told to end
+        with self._lock:  # no job may reach a writer that was told to end
             writer = self._opened()
             if self._diagnosis.damage is not None:
                 raise CorruptDatabaseError(self.path, self._diagnosis.damage)
@@ -124,16 +124,16 @@ class Database:
 
     @property
     def idle(self) -> bool:
-        """Whether a job would be written at once by `run_here`."""
+        """Whether `run_here` would run a job at once."""
         writer = self._writer
         return writer is not None and self._diagnosis.damage is None and writer.idle
 
     def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run `job` in a write transaction of its own, on the calling thread; then it is committed."""
+        """Run `job` in a write transaction of its own, on the calling thread, and commit it."""
         return self._opened().run_here(job)
 
     def _opened(self) -> Writer:
-        """The writer; `ClosedError` if there is none in this process: a fork brings no threads along."""
+        """The writer; `ClosedError` if this process has none: a fork, for example, copies no threads."""
         if self._process not in {None, os.getpid()}:
             raise ClosedError(
                 f"{self.path} was opened before this process was forked: make a scheduler in each process"
@@ -149,14 +149,14 @@ class Database:
 
     async def read(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` on a reader's connection, beside the writer."""
-        if self.path == ":memory:":  # it has only the one connection
+        if self.path == ":memory:":  # such a database has only one connection
             return await self.write(job)
         self._opened()
         return await asyncio.wrap_future(self._readers.submit(partial(self._read, job)))
 
     async def check_disk(self) -> None:
-        """Refuse, with the reason and what to do, if the file cannot be written now."""
-        await self.write(lambda _: None)  # the writer lives, the file is whole, and nobody keeps it locked
+        """Raise `BackendUnavailableError`, with a reason and a remedy, if the file cannot be written now."""
+        await self.write(lambda _: None)  # fails if the writer is dead, or the file damaged or locked
         path = Path(self.path)
         if not (may_write(path) and may_write(path.parent)):
             raise BackendUnavailableError(f"{self.path}: {self._diagnosis.obstacle()}")
@@ -179,7 +179,7 @@ class Database:
         self.submit(job).result()
 
     def _create(self) -> None:
-        """Make sure that there is a file, that it is private, and that SQLite's locks work there."""
+        """Create the file if it is missing, private to its user; refuse a place where SQLite's locks fail."""
         path = Path(self.path)
         if not self._allow_network_fs:
             refuse_network_file_system(self.path)
@@ -192,14 +192,14 @@ class Database:
             raise BackendUnavailableError(reason) from error
 
     def _connect_writer(self) -> apsw.Connection:
-        # SQLite would open it all the same, refuse each write, and leave read-only files beside it.
+        # SQLite would open a read-only file, refuse each write, and leave read-only files beside it.
         if self.path != ":memory:" and not may_write(Path(self.path)):
             raise BackendUnavailableError(f"{self.path}: {self._diagnosis.obstacle()}")
         return self._connect()
 
     def _connect(self) -> apsw.Connection:
         try:
-            # Without the flag to create: a file that was deleted meanwhile must not come back empty.
+            # No flag to create the file: one that was deleted meanwhile must not come back empty.
             connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
             try:
                 connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
@@ -215,9 +215,9 @@ class Database:
         return connection
 
     def _keep_readers_from_writing(self) -> None:
-        """The last connection that closes would bring a damaged file up to date."""
+        """Prevent the checkpoint by which the last connection to close would write to a damaged file."""
         for connection in list(self._reading):
-            with suppress(apsw.Error):  # it is in use, and its read will fail
+            with suppress(apsw.Error):  # the connection is in use, and its read will fail
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _read(self, job: Callable[[apsw.Connection], T]) -> T:
@@ -231,11 +231,11 @@ class Database:
             return job(connection)
         except apsw.Error as error:
             if getattr(error, "extendedresult", None) == apsw.SQLITE_READONLY:
-                raise  # a reader's job that writes is a bug of the job
+                raise  # a read job that writes has a bug
             named = self._diagnosis.name(error)
             if named is error:
                 raise
-            self._local.connection = None  # it may be broken: the next to read here opens another
+            self._local.connection = None  # it may be broken: the next read on this thread opens another
             if isinstance(error, DAMAGED):
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close(True)  # noqa: FBT003  apsw takes it by position only

@@ -1,6 +1,6 @@
-"""Writing to an SQLite file: one transaction at a time, jobs committed in groups, whatever goes wrong.
+"""The writer of an SQLite file: one transaction at a time, jobs committed in groups, whatever goes wrong.
 
-A thread does it. A caller who would only wait for that thread, and finds it idle, writes by itself instead.
+A thread writes. A caller that would only wait for this thread, and finds it idle, may write by itself.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["Writer"]
 T = TypeVar("T")
 Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]", bool]
 Answer = tuple[Any, BaseException | None]
-"""What a job has answered, or why it failed."""
+"""The result of a job, or the error with which it failed."""
 
 log = get_logger(__name__)
 
 GROUP_LIMIT = 256
-"""At most this many jobs share one commit."""
+"""The most jobs that share one commit."""
 
 
 class _JobFailedError(Exception):
@@ -40,7 +40,7 @@ class _JobFailedError(Exception):
 
 
 class Writer:
-    """Owns the writing connection; after a failure that a new connection may not have, it opens a new one."""
+    """Owns the writing connection; replaces it after a failure that a new connection may not have."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Writer:
         reopen: Callable[[], apsw.Connection] | None,
         durability: str = "full",
     ) -> None:
-        """Begin to write. `reopen` opens the same file again; None if only this connection has it."""
+        """Start the thread. `reopen` opens the file again; None if the database ends with its connection."""
         self._connection: apsw.Connection | None = connection
         self._diagnosis = diagnosis
         self._reopen = reopen
@@ -58,17 +58,17 @@ class Writer:
         self._synchronous = True
         self._jobs: deque[Job] = deque()
         self._tokens: queue.SimpleQueue[Literal["write", "end"]] = queue.SimpleQueue()
-        """One for each time that there is something to write, and a last one."""
+        """One `write` for each time that there are jobs to write, and `end` as the last token."""
         self._turn = threading.Lock()
-        """Whoever has it may use the connection."""
+        """Held while the connection is used."""
         self._thread = threading.Thread(target=self._loop, name="reverie-sqlite-writer", daemon=True)
         self._thread.start()
 
     def put(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
 
-        If a neighbour in the same transaction fails, a job may run again: it must not mind that. A job that
-        is not `durable` may be undone by a power cut, never by the death of the process.
+        A job must be safe to run again, because it does if another job of the same transaction fails. A job
+        that is not `durable` may be undone by a power cut, never by the death of the process.
         """
         future: Future[T] = Future()
         self._jobs.append((job, future, durable))
@@ -77,16 +77,16 @@ class Writer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being written, and nothing waits to be."""
+        """Whether no job is being written, and none waits."""
         return not self._jobs and not self._turn.locked()
 
     def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run `job` in a transaction of its own on the calling thread: no thread has to be woken for it."""
+        """Run `job` in a transaction of its own on the calling thread, without waking the writer's thread."""
         with self._turn:
             if self._connection is None:
                 raise ClosedError
             ((result, failure),) = self._run([job])
-        if self._jobs:  # they came meanwhile, and the thread may have found the file taken
+        if self._jobs:  # jobs that came meanwhile: the thread may have missed them
             self._tokens.put("write")
         if failure is not None:
             raise failure
@@ -94,11 +94,11 @@ class Writer:
         return answer
 
     def end(self) -> None:
-        """Take nothing more; what was given before this is still committed."""
+        """End the thread after all jobs that were given before are committed."""
         self._tokens.put("end")
 
     def join(self) -> None:
-        """Wait until all is committed and the connection is closed."""
+        """Wait until all jobs are committed and the connection is closed."""
         self._thread.join()
 
     def _loop(self) -> None:
@@ -110,9 +110,9 @@ class Writer:
             self._let_go()
 
     def _write_waiting(self) -> None:
-        """Commit a group of what waits, and answer everyone in it."""
+        """Commit a group of waiting jobs, and complete their futures."""
         with self._turn:
-            # Whoever was cancelled has gone; the others can no longer be.
+            # Jobs whose future was cancelled are left out; the others can no longer be cancelled.
             waiting = [self._jobs.popleft() for _ in range(min(GROUP_LIMIT, len(self._jobs)))]
             group = [one for one in waiting if one[1].set_running_or_notify_cancel()]
             durable = any(durable for _, _, durable in group)
@@ -121,20 +121,20 @@ class Writer:
             _answer(future, *answer)
 
     def _run(self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool = True) -> list[Answer]:
-        """Commit jobs in one transaction; if one of them fails, each in a savepoint. Never raises."""
+        """Commit jobs in one transaction; if one fails, again with a savepoint for each. Never raises."""
         if not jobs:
             return []
         try:
             connection = self._checked_connection()
             if durable is not self._synchronous and self._durability == "full":
-                # A commit that does not wait for the disk goes there with the next one that does.
+                # A commit that does not wait for the disk is made durable by the next one that does.
                 connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._synchronous = durable
             try:
                 return _transaction(connection, jobs, careful=False)
             except _JobFailedError:
                 return _transaction(connection, jobs, careful=True)
-        except BaseException as error:  # noqa: BLE001  everyone in the group hears of it
+        except BaseException as error:  # noqa: BLE001  every job of the group gets the error
             failure = self._diagnosis.name(error, whole=True)
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
             self._recover(error)
@@ -143,8 +143,9 @@ class Writer:
     def _checked_connection(self) -> apsw.Connection:
         self._diagnosis.check()
         if self._broken and self._reopen is not None:
-            # The new one first: as long as someone has the file open, SQLite knows which commits have failed.
-            # Whoever opens it after that reads the log, and may find one there that was only not synced.
+            # The new connection opens before the old one closes: as long as someone has the file open, SQLite
+            # knows which commits have failed. Otherwise it would read the log anew, and could take in a
+            # failed commit that was written there but not synced.
             fresh = self._reopen()
             self._let_go()
             self._connection, self._broken, self._synchronous = fresh, False, True
@@ -152,13 +153,13 @@ class Writer:
         return self._connection
 
     def _recover(self, error: BaseException) -> None:
-        """Leave no transaction open; have a connection replaced that may be broken. Never raises."""
-        # A file that was moved away may come back, so its connection is kept.
+        """Roll back an open transaction; have a connection that may be broken replaced. Never raises."""
+        # The connection to a file that was moved away is kept, because the file may come back.
         self._broken = self._broken or not (isinstance(error, LOCKED) or self._diagnosis.moved)
         try:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except BaseException as second:  # noqa: BLE001  it would lock a new one out
+        except BaseException as second:  # noqa: BLE001  its lock would shut a new connection out
             log.warning("sqlite.rollback_failed", error=str(second))
             if self._reopen is not None:
                 self._broken = True
@@ -170,18 +171,18 @@ class Writer:
             return
         try:
             if self._diagnosis.damage is not None or self._diagnosis.moved:
-                # No last writes to a damaged file; and of a moved one, SQLite would delete the -wal of
-                # whatever has its name now.
+                # A damaged file gets no last writes. For a moved file, SQLite would delete the -wal of the
+                # file that has its name now.
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close(True)  # noqa: FBT003  apsw takes it by position only
-        except BaseException as error:  # noqa: BLE001  what was committed is in the log file
+        except BaseException as error:  # noqa: BLE001  all commits are in the log file
             log.warning("sqlite.close_failed", error=str(error))
 
 
 def _transaction(
     connection: apsw.Connection, jobs: list[Callable[[apsw.Connection], Any]], *, careful: bool
 ) -> list[Answer]:
-    """Run jobs in one transaction. Savepoints cost more than the jobs do, so at first there are none."""
+    """Run jobs in one transaction; `careful` gives each a savepoint, which costs more than the job itself."""
     answers: list[Answer] = []
     connection.execute("BEGIN IMMEDIATE")
     for job in jobs:
@@ -190,7 +191,7 @@ def _transaction(
         try:
             answers.append((job(connection), None))
         except BaseException as error:
-            # SQLite may have rolled everything back by itself: then the neighbours' work is gone as well.
+            # SQLite may have rolled everything back by itself: then the work of the other jobs is gone, too.
             if isinstance(error, OF_THE_FILE) or not connection.in_transaction:
                 raise
             if not careful:
@@ -207,7 +208,7 @@ def _transaction(
 
 
 def _answer(future: Future[Any], result: Any, failure: BaseException | None) -> None:
-    """Tell one caller; what listens to its future must not end the thread that tells the others."""
+    """Complete one future. A callback of it that fails must not end the thread that completes the others."""
     try:
         if failure is None:
             future.set_result(result)
