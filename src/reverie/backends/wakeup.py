@@ -28,7 +28,7 @@ class Wakeup:
         self._unheard: set[str] = set()
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, frozenset[str]]] = []
         self._expected: int | None = None
-        """The first moment at which something falls due that was set up since the last wait for time ended."""
+        """When something falls due first, of what was set up since the last wait for time ended."""
 
     def notify(self, labels: Iterable[str]) -> None:
         """Signal that there may be work for these labels. Safe from any thread."""
