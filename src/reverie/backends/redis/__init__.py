@@ -1,8 +1,9 @@
-"""Messages wait on a Redis or Valkey server: any number of instances share it.
+"""The Redis backend: messages wait on a Redis or Valkey server that any number of instances share.
 
-`queue.py` has the moves, `triggers.py` what turns time into messages, `breaker_state.py` what workers share,
-`lua/` their functions on the server, `keys.py` the names of the keys, `broadcast.py` what processes tell each
-other; `check.py` says whether a server is fit, `repair.py` mends a queue.
+`queue.py` has the moves, `triggers.py` the triggers. `breaker_state.py` has the breakers and limiters that
+workers share, `broadcast.py` the news that processes tell each other. `lua/` has the functions that run on
+the server, `keys.py` the names of the keys. `check.py` says whether a server is fit to keep messages,
+`repair.py` mends a queue.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from reverie.backends.moves import QueueLimits
 from reverie.errors import MissingExtraError
 
 try:
-    import redis as _driver  # noqa: F401  only to say in our words that it is missing
+    import redis as _driver  # noqa: F401  only to say in our own words that the driver is missing
 except ImportError as error:
     raise MissingExtraError("redis") from error
 
@@ -72,11 +73,12 @@ class RedisBackend:
         durability: str | None = None,
         replication_timeout_s: float = 3,
     ) -> None:
-        """Wait on the server at `url`: `redis://`, `rediss://` or `unix://`.
+        """Use the server at `url`: `redis://`, `rediss://` or `unix://`.
 
-        `allow_volatile` accepts a server that may forget or evict messages; `durability_assumed` one that
-        does not say whether it would. `durability` is what the server must have at least: `everysec` or
-        `always`; with `replicated(n)` a submit is answered when n replicas have confirmed it, in time.
+        `allow_volatile` accepts a server that may forget or evict messages; `durability_assumed` accepts one
+        that does not say whether it would. `durability` is the least that the server must have: `everysec` or
+        `always`. With `replicated(n)`, a submit is answered when n replicas have confirmed it, within
+        `replication_timeout_s`.
         """
         keys = self._keys = Keys(prefix)
         self._connections = Connections(url)
@@ -101,7 +103,7 @@ class RedisBackend:
         self.shared = RedisSharedState(self._library)
         self.broadcast = RedisBroadcast(self._connections, keys)
         self.capabilities = Capabilities(applies_effects=False, durability="none", lane_prefix=prefix)
-        """The durability is known when the backend is open."""
+        """Its durability is known once the backend is open."""
 
     async def open(self) -> None:
         """See `Backend.open`."""
@@ -137,7 +139,7 @@ async def examine_server(
     durability_assumed: bool = False,
     durability: str | None = None,
 ) -> list[ServerFinding]:
-    """Say how the server at `url` is: see `check.examine`."""
+    """Examine the server at `url`: see `check.examine`."""
     async with _connected(url) as connections:
         return await examine(
             connections,

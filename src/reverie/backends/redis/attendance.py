@@ -1,4 +1,4 @@
-"""Being there: a worker listens to a channel of its own, by which the functions know that it is there."""
+"""Attendance: a worker listens to a channel of its own, to show the functions that it is connected."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["Attendance"]
 
 AGAIN_S = 1.0
-"""After so long a connection that was lost is made anew; until then the worker claims for itself."""
+"""Pause before a lost connection is opened again; until then the worker claims for itself."""
 
 
 class Attendance:
-    """Keeps one connection open on which nothing is ever said."""
+    """Keeps one connection that listens to the worker's channel, on which nothing is ever published."""
 
     def __init__(self, connections: Connections, keys: Keys) -> None:
         self._connections = connections
@@ -29,12 +29,12 @@ class Attendance:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, worker: str) -> None:
-        """Be there as this worker. Idempotent."""
+        """Begin to listen as this worker. Idempotent."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._listen(worker), name="reverie-attendance")
 
     async def close(self) -> None:
-        """Be there no more. Idempotent."""
+        """Stop listening. Idempotent."""
         task, self._task = self._task, None
         if task is not None and not task.get_loop().is_closed():
             task.cancel()

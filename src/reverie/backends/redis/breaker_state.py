@@ -1,4 +1,4 @@
-"""What workers share, on Redis: the state of a key as JSON, moved by compare-and-set."""
+"""Breakers and limiters that workers share, on Redis: a JSON state per key, changed by compare-and-set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRIES = 100
 """Each try that fails means that another worker's step succeeded in between."""
 STEP_BACK_S = 0.005
 LONGEST_STEP_BACK_S = 0.2
-"""Those who collide step back, each try a little further, so that they do not all come again at once."""
+"""Workers that collide wait a random time, longer with each try, so that they do not collide again."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_read = msgspec.msgpack.Decoder(tuple[int, str]).decode

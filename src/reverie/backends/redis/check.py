@@ -1,7 +1,7 @@
-"""Whether a server is fit to keep messages, and what to do if it is not.
+"""Checks whether a server is fit to keep messages, and what to do if it is not.
 
-`examine` says all that can be said of a server; `check_server` refuses, when a process starts, one that would
-not keep what it accepts.
+`examine` reports everything about a server. `check_server` runs when a process starts, and refuses a server
+that would not keep what it accepts.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 OLDEST = (7, 0)
-"""The oldest Redis that has all we use: functions."""
+"""The oldest Redis that has functions."""
 SMALL_NODE_BYTES = 600
-"""What `stream-node-max-bytes` should be: the first node of a stream takes that much even for one entry."""
+"""The advised `stream-node-max-bytes`: the first node of a stream takes that much even for one entry."""
 NEARLY_FULL = 0.9
-"""The part of `maxmemory` from which on it is time to raise it."""
+"""The part of `maxmemory` in use from which on it should be raised."""
 SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy", "maxmemory", "stream-node-max-bytes")
 KEEP = "CONFIG REWRITE"
-"""Writes what was set into the server's own file, so that it outlives a restart."""
+"""Writes changed settings into the server's own file, so that they outlive a restart."""
 
 Durability = Literal["always", "everysec", "none", "assumed"]
 Level = Literal["ok", "advice", "problem"]
@@ -63,7 +63,7 @@ class UnsafeServerError(ReverieError):
 
 
 class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at on a server, and how it is."""
+    """The result of one check of a server."""
 
     check: str
     level: Level
@@ -73,25 +73,25 @@ class ServerFinding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
     """What to do, in words."""
     commands: tuple[str, ...] = ()
-    """The same as commands that can be typed into `redis-cli` or `valkey-cli`."""
+    """The remedy as commands that can be typed into `redis-cli` or `valkey-cli`."""
 
     @property
     def advice(self) -> str:
-        """What to do and what to type, as one sentence."""
+        """The remedy and its commands, as one sentence."""
         typed = ", ".join(f"`{command}`" for command in self.commands)
         return ": in redis-cli ".join(filter(None, [self.remedy, typed]))
 
 
 class _Server(NamedTuple):
-    """What a server says of itself."""
+    """What a server reports about itself."""
 
     info: dict[str, str]
     config: dict[str, str]
-    """Empty if it may not be read."""
+    """Empty if the configuration may not be read."""
     forbidden: str
-    """Why it may not be read; empty if it may."""
+    """Why the configuration may not be read; empty if it may."""
     libraries: list[str] | str
-    """Names of ours; or why they may not be seen."""
+    """The names of our libraries, or why they may not be listed."""
     user: str
 
     @property
@@ -111,14 +111,14 @@ async def check_server(
     durability_assumed: bool = False,
     durability: str | None = None,
 ) -> str:
-    """Refuse a server that is too old, does not keep what it accepts as it should, or is a replica.
+    """Refuse a server that is too old, is a replica, or is less durable than it must be.
 
-    Answers the durability that holds.
+    Answers the durability that the server has.
     """
     server = await _ask(connections, libraries=False)
     role = _role(server)
     if role.level == "problem":
-        await connections.call("EXISTS", "anything")  # one that has lost its primary says so
+        await connections.call("EXISTS", "anything")  # a replica without a primary says so here
         raise BackendUnavailableError(f"{connections.place} is a {role.value}: {role.remedy}")
     asked = _Asked(durability, volatile=allow_volatile, assumed=durability_assumed)
     for one in (_version(server), *_promises(server, asked)):
@@ -149,7 +149,7 @@ async def examine(
     durability: str | None = None,
     keys: Keys,
 ) -> list[ServerFinding]:
-    """Say how a server is; problems are what a process would be refused for, or could not work with."""
+    """Report everything about a server. A problem keeps processes from starting or working."""
     server = await _ask(connections, libraries=True)
     asked = _Asked(durability, volatile=allow_volatile, assumed=durability_assumed)
     return [
@@ -166,7 +166,7 @@ async def examine(
 
 
 class _Asked:
-    """What the settings ask of a server, and what they put up with."""
+    """What the settings ask of a server, and which risks they accept."""
 
     def __init__(self, durability: str | None, *, volatile: bool, assumed: bool) -> None:
         self.durability, self.volatile, self.assumed = durability, volatile, assumed
@@ -204,7 +204,7 @@ async def _libraries(connections: Connections) -> list[str] | str:
 
 
 def _refusal(error: ResponseError | ForbiddenError) -> str:
-    """What the server said."""
+    """The server's words for a refusal."""
     return error.refusal if isinstance(error, ForbiddenError) else str(error)
 
 
@@ -237,7 +237,7 @@ async def _permissions(
 
 
 async def _events(connections: Connections, keys: Keys) -> list[ServerFinding]:
-    """Something only if events do not get from one process to another."""
+    """A finding only if events do not get from one process to another."""
     missing = await find_missing(connections, keys, NEEDED_BY_EVENTS)
     if missing is None or not missing.rules:
         return []
@@ -292,7 +292,7 @@ def _many_replicas(number: str) -> str:
 
 
 def _replicas(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
-    """Whether those are there that must confirm each submit, if it is asked for."""
+    """Whether there are enough replicas to confirm each submit, if the settings ask for that."""
     if not asked.replicas:
         return
     states = (text for name, text in server.info.items() if re.fullmatch("slave[0-9]+", name))
@@ -316,7 +316,7 @@ def _replicas(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
 
 
 def _promises(server: _Server, asked: _Asked) -> Iterator[ServerFinding]:
-    """Whether it keeps what it accepts; what the settings put up with is only advice."""
+    """Whether the server keeps what it accepts. A risk that the settings accept is only advice."""
     level: Level = "advice" if asked.volatile else "problem"
     or_else = "" if asked.volatile else ", or set queue.allow_volatile to accept the loss"
     if server.forbidden:
@@ -372,7 +372,7 @@ def _unseen(server: _Server, *, assumed: bool) -> ServerFinding:
 
 
 def _allowing(server: _Server, refusal: str, rule: str) -> tuple[str, ...]:
-    """How to allow what was refused, if it was by an access list: a command may also have another name."""
+    """The command that allows what an access list refused; none if the refusal has another reason."""
     return (f"ACL SETUSER {server.user} {rule}",) if refusal.startswith("NOPERM") else ()
 
 

@@ -1,7 +1,7 @@
 """Connections to the server, for any number of event loops.
 
-A connection belongs to the event loop that opened it, and the queue may be called from several (the renewer
-has one of its own), so each loop has its own pools.
+Each event loop has its own pools, because a connection belongs to the loop that opened it and the queue may
+be called from several loops (the renewer has its own).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["ANSWER_TIMEOUT_S", "CONNECT_TIMEOUT_S", "POOL_SIZE", "Connections", "leads_elsewhere"]
 
 POOL_SIZE = 32
-"""Connections for moves, for each event loop; more calls than that wait for a free one."""
+"""Connections for moves in each event loop; further calls wait for a free one."""
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 """A call that moves thousands of large messages takes a while; a dead server should not take much longer."""
 
 LET_GO_S = 1.0
-"""How long the server may take to end a wait that was given up; else its connection is closed."""
+"""How long the server may take to end a cancelled wait; after that, its connection is closed."""
 ASK_AGAIN_S = 0.05
 
 ELSEWHERE = {
@@ -49,7 +49,7 @@ ELSEWHERE = {
     "UNBLOCKED": "it has become a replica: writes go to its primary, or here once it is promoted",
     "MASTERDOWN": "it is a replica without a primary: writes go to the primary, or here once it is promoted",
 }
-"""Errors after which another server may stand behind the same address, for whoever connects anew."""
+"""Errors after which a new connection to the same address may reach another server: first word → meaning."""
 NOT_NOW = ELSEWHERE | {
     "OOM": "its memory is full (maxmemory): ended work makes room, or give it more",
     "LOADING": "it has just started and is loading its data",
@@ -61,22 +61,22 @@ NOT_NOW = ELSEWHERE | {
     "NOAUTH": "it asks for a password, and queue.url has none",
     "WRONGPASS": "the user or the password in queue.url is wrong",
 }
-"""Errors that say nothing about the command, by their first word: what each means."""
+"""Errors that come from the state of the server and not from the command: first word → meaning."""
 
 
 class _Waits:
-    """Connections for waits, which go back to their pool only when they are of no more use.
+    """Connections for waits. They return to their pool only when they are of no more use.
 
-    To give one back takes the driver a while, just when work has come.
+    The driver takes a while to return a connection to a pool, and that would delay work that has just come.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._idle: list[AbstractConnection] | None = []
-        """None: this server is left, and nothing is kept any more."""
+        """None once this server is left: no connection is kept any more."""
 
     async def get_connection(self) -> AbstractConnection:
-        """One that is open, and on which nothing is left to read."""
+        """Take a connection that is open and has nothing left to read."""
         while self._idle:
             connection = self._idle.pop()
             with contextlib.suppress(RedisError, OSError):
@@ -92,7 +92,7 @@ class _Waits:
             self._idle.append(connection)
 
     async def leave(self) -> None:
-        """Leave the server, each connection as soon as nobody uses it."""
+        """Disconnect from the server, each connection as soon as nobody uses it."""
         idle, self._idle = self._idle or (), None
         for connection in idle:
             await self._pool.release(connection)
@@ -109,13 +109,13 @@ class _Pools:
     moves: BlockingConnectionPool
     waits: _Waits
     confirmed: BlockingConnectionPool
-    """For moves that replicas must confirm: those that wait for them do not hold up the others."""
+    """For moves that replicas must confirm: waiting for replicas does not hold up other moves."""
     keeper: AsyncGenerator[None, None] = field(init=False)
-    """Closes them when it is closed itself."""
+    """A generator that disconnects the pools when it is closed."""
 
     @property
     def all(self) -> tuple[ConnectionPool | _Waits, ...]:
-        """Every kind."""
+        """The pools of every kind."""
         return self.moves, self.waits, self.confirmed
 
 
@@ -132,22 +132,22 @@ class Connections:
         self._open = False
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
         self._client_ids: WeakKeyDictionary[AbstractConnection, int] = WeakKeyDictionary()
-        """Of the connections for waits: by these the server knows them."""
+        """The server's ids of the connections for waits."""
 
     @property
     def place(self) -> str:
-        """Where the server is, without the password."""
+        """The address of the server, without the password."""
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
     def database(self) -> int:
-        """Which of the server's databases is used."""
+        """The number of the database that is used."""
         return self._options.get("db", 0)
 
     @property
     def user(self) -> str:
-        """Who we are on the server."""
+        """Our user name on the server."""
         return self._options.get("username") or "default"
 
     def open(self) -> None:
@@ -155,7 +155,7 @@ class Connections:
         self._open = True
 
     def check_open(self) -> None:
-        """Refuse what comes before the opening or after the end."""
+        """Raise `ClosedError` before `open` and after `close`."""
         if not self._open:
             raise ClosedError
 
@@ -181,22 +181,22 @@ class Connections:
         return await self._exchange(pools, pools.confirmed, commands, ANSWER_TIMEOUT_S)
 
     async def try_all(self, *commands: Command) -> list[Any]:
-        """Send commands together and read their answers, of which each may be an error."""
+        """Send commands together and read their answers; each answer may be an error."""
         pools = await self._here()
         return await self._exchange(pools, pools.moves, commands, ANSWER_TIMEOUT_S, read=_read_or_error)
 
     async def block(self, seconds: float, *command: str | bytes, late: Callable[[Any], None]) -> Any:
         """Send a command that the server answers within `seconds`, over a connection of its own.
 
-        When this is cancelled, the server has ceased to wait: what comes later goes to others, and `late` is
-        given what it has answered by then. It is not called if nobody knows.
+        If this is cancelled, the server is told to stop waiting, so that whatever comes later goes to others.
+        `late` is then called with what the server has answered by then; it is not called if that is unknown.
         """
         pools = await self._here()
         seconds += ANSWER_TIMEOUT_S
         return (await self._exchange(pools, pools.waits, [command], seconds, late=late))[0]
 
     async def subscribe(self, channel: str) -> AsyncGenerator[bytes]:
-        """What comes over a channel, from the first step on, over a connection of its own."""
+        """Yield what is published on a channel, from the first step on, over a connection of its own."""
         cancelled_before = _cancellations()
         pools = await self._here()
         with self.named_errors():
@@ -213,7 +213,7 @@ class Connections:
     async def _heard(
         self, connection: AbstractConnection, cancelled_before: int
     ) -> AsyncGenerator[list[Any]]:
-        """All answers of a connection. When it was silent for a while it is asked whether it still works."""
+        """Yield all answers of a connection. After a long silence, a PING asks whether it still works."""
         asked = False
         while True:
             _heed_cancellation(cancelled_before)
@@ -264,7 +264,7 @@ class Connections:
                 await pool.release(connection)
 
     async def _let_go(self, connection: AbstractConnection, late: Callable[[Any], None]) -> bool:
-        """Have the server end a wait; whether the connection has its answer, and can be used again."""
+        """Tell the server to end a wait; True if its answer was read and the connection can be used again."""
         client_id = self._client_ids.get(connection)
         if client_id is None:
             return False
@@ -272,7 +272,7 @@ class Connections:
             async with asyncio.timeout(LET_GO_S):
                 while True:
                     await self.call("CLIENT", "UNBLOCK", str(client_id))
-                    with contextlib.suppress(RedisTimeoutError):  # it may not have begun to wait
+                    with contextlib.suppress(RedisTimeoutError):  # the wait may not have begun yet
                         late(await _read_answer(connection, ASK_AGAIN_S))
                         return True
         return False
@@ -290,7 +290,7 @@ class Connections:
         return pools
 
     async def _connect_anew(self, pools: _Pools) -> None:
-        """Leave the server that the connections lead to, each as soon as nobody uses it."""
+        """Replace the pools; their connections are closed as soon as nobody uses them."""
         moves, waits, confirmed = pools.moves, pools.waits, pools.confirmed
         pools.moves, pools.waits, pools.confirmed = self._new_pools()
         await waits.leave()
@@ -302,7 +302,7 @@ class Connections:
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": ANSWER_TIMEOUT_S,
-            # A repeated claim would claim twice: whoever called decides what to do about a lost answer.
+            # A repeated claim would claim twice: the caller decides what to do about a lost answer.
             "retry": Retry(NoBackoff(), 0),
         }
         moves, confirmed = (
@@ -316,7 +316,7 @@ class Connections:
         return moves, _Waits(waits), confirmed
 
     async def _greet(self, connection: AbstractConnection) -> None:
-        """Begin a connection for waits. Where the server does not tell its id, a wait given up closes it."""
+        """Set up a connection for waits and ask for its id. Without an id, a cancelled wait closes it."""
         await connection.on_connect()
         self._client_ids.pop(connection, None)
         with contextlib.suppress(ResponseError):
@@ -324,7 +324,7 @@ class Connections:
             self._client_ids[connection] = await connection.read_response()
 
     async def _keeper(self, loop: asyncio.AbstractEventLoop, pools: _Pools) -> AsyncGenerator[None, None]:
-        """Close the pools at the end of their loop, which closes the generators it has seen begin."""
+        """Close the pools when their loop ends: a loop closes the generators that began in it."""
         try:
             yield
         finally:
@@ -334,7 +334,7 @@ class Connections:
 
     @contextlib.contextmanager
     def named_errors(self) -> Iterator[None]:
-        """Say in our own words that the server cannot be used now."""
+        """Say in our own words that the server cannot be used now, or forbids a command."""
         try:
             yield
         except (RedisError, OSError) as error:
@@ -350,13 +350,13 @@ class Connections:
 
 
 async def _leave(pool: ConnectionPool) -> None:
-    """Leave the server that a pool's connections lead to, each as soon as nobody uses it."""
+    """Disconnect a pool from the server, each connection as soon as nobody uses it."""
     await pool.update_active_connections_for_reconnect()  # type: ignore[no-untyped-call]
     await pool.disconnect(inuse_connections=False)
 
 
 async def _send(connection: AbstractConnection, commands: Sequence[Command]) -> None:
-    """Send commands. If the connection was cut while nobody used it, nothing has left: it is made anew."""
+    """Send commands. If the connection was cut while it was idle, nothing was sent: it is opened again."""
     packed = connection.pack_commands(commands)
     try:
         await connection.send_packed_command(packed)
@@ -368,9 +368,9 @@ async def _send(connection: AbstractConnection, commands: Sequence[Command]) -> 
 
 
 async def _read_answer(connection: AbstractConnection, seconds: float) -> Any:
-    """The answer to what was sent; the connection is as it was if this ends otherwise.
+    """Read the answer to a command. The connection stays open if this fails or is cancelled.
 
-    The driver's own time limit would answer None, which may be an answer.
+    The driver's own time limit is not used: it would answer None, which may be a real answer.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -387,26 +387,26 @@ async def _read_or_error(connection: AbstractConnection, seconds: float) -> Any:
 
 
 def leads_elsewhere(error: ResponseError) -> bool:
-    """Whether another server may stand behind the same address, for whoever connects anew."""
+    """Whether a new connection to the same address may reach another server."""
     return _first_word(error) in ELSEWHERE
 
 
 def _first_word(error: Exception) -> str:
-    """What kind of error the server has told; the driver takes it away from those that it knows."""
+    """The word for the kind of a server's error; the driver removes it from errors that it knows."""
     known: str | None = getattr(error, "status_code", None)
     return known or str(error).partition(" ")[0]
 
 
 def _cancellations() -> int:
-    """How often the running task was asked to end."""
+    """How often the running task has been cancelled."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def _heed_cancellation(known: int) -> None:
-    """End here if the task was asked to end since: the driver's own time limit can swallow that.
+    """Raise `CancelledError` if the task was cancelled since: the driver's own time limit can swallow that.
 
-    It is counted, because a task that was cancelled before may still hand back what it holds.
+    Cancellations are counted, because a task that was cancelled before may still hand back what it holds.
     """
     if _cancellations() > known:
         raise asyncio.CancelledError

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reverie.backends.redis.connection import Command, Connections
 
     Connection = Any
-    """One of the driver's; it has no types."""
+    """A connection of the driver, which has no types."""
 
 __all__ = ["DirectConnections"]
 
@@ -38,12 +38,12 @@ __all__ = ["DirectConnections"]
 class DirectConnections:
     """Sends commands on the calling thread. Nothing is sent twice.
 
-    It keeps connections itself: a thread that submits now and then would spend a fifth of its time before
-    the server hears of it in the driver's pool.
+    Connections are kept here and not in the driver's pool. In that pool, a thread that submits now and then
+    would spend a fifth of the time that passes before the server gets its command.
     """
 
     def __init__(self, url: str, connections: Connections) -> None:
-        """Those of `connections` are open or closed, and name their errors, as these do."""
+        """`connections` says whether calls are allowed, and names the errors."""
         self._connections = connections
         self._connect: Callable[[], Connection] = ConnectionPool.from_url(
             url,
@@ -54,7 +54,7 @@ class DirectConnections:
         ).make_connection
         self._room = threading.Semaphore(POOL_SIZE)
         self._free: list[Connection] = []
-        """Those that nobody uses, the one that was used last at the end."""
+        """Idle connections, the one that was used last at the end."""
         self._process = os.getpid()
 
     @property
@@ -63,7 +63,7 @@ class DirectConnections:
         return self._connections.place
 
     async def call(self, *command: str | bytes, sent: Callable[[], object] | None = None) -> Any:
-        """See `Connections.call`. It blocks its thread, and never waits for an event loop."""
+        """See `Connections.call`. This blocks the calling thread, and never waits for an event loop."""
         return self._exchange([command], sent)[0]
 
     async def call_all(self, *commands: Command) -> list[Any]:
@@ -71,7 +71,7 @@ class DirectConnections:
         return self._exchange(commands)
 
     def close(self) -> None:
-        """Leave the server, each connection as soon as nobody uses it; the next command connects anew."""
+        """Disconnect, each connection as soon as nobody uses it. The next command connects again."""
         free, self._free = self._free, []
         while free:
             free.pop().disconnect()
@@ -96,9 +96,9 @@ class DirectConnections:
     def _talk(
         self, connection: Connection, commands: Sequence[Command], sent: Callable[[], object] | None
     ) -> list[Any]:
-        """Send commands and read their answers. What goes wrong costs the connection.
+        """Send commands and read their answers. Any error closes the connection.
 
-        An answer may still be on its way then: nobody else must read it as theirs.
+        After an error, an answer may still be on its way: nobody else must read it as theirs.
         """
         try:
             connection.send_packed_command([pack_command(command) for command in commands])  # type: ignore[arg-type]
@@ -112,13 +112,13 @@ class DirectConnections:
             raise
 
     def _here(self) -> list[Connection]:
-        """The connections that nobody uses. Those of a process that this one was forked from are not ours."""
+        """The idle connections. After a fork, those of the parent process are dropped."""
         if self._process != os.getpid():
             self._free, self._process = [], os.getpid()
         return self._free
 
     def _take(self, free: list[Connection]) -> Connection:
-        """One that is open: those that are free may have been cut while nobody used them."""
+        """Take an open connection. An idle one that was cut meanwhile is opened again."""
         try:
             connection = free.pop()
         except IndexError:

@@ -1,10 +1,10 @@
-"""The functions on the server, and calling them.
+"""Function libraries on the server: loading them, and calling their functions.
 
-The queue's moves are one library. A repair has its own, which is on the server only while it is used.
-Libraries are named by version and by a hash of their text, so that an older and a newer Reverie find their
-own functions on one server, and no server goes on with an older text of the same version. VERSION is that of
-the keys: whoever changes what stands in them gives it a new one. `{prefix}:version` says which one a queue
-has; a Reverie with another does not touch it.
+The queue's moves are one library. A repair has another, which is on the server only during the repair. The
+name of a library has the version of the keys and a hash of the library's text. Therefore an older and a newer
+Reverie find their own functions on one server, and no server goes on with an older text of the same version.
+A change of what the keys hold needs a new VERSION. `{prefix}:version` holds the version of a queue; a Reverie
+with another version does not touch that queue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMON = (
     "limits",
     "submit",
 )
-"""What the moves have in common; each part may use those before it."""
+"""The parts that all moves share; each part may use those before it."""
 MOVES = (
     ("fair_share", "offers", "claim"),
     ("held",),
@@ -59,22 +59,23 @@ MOVES = (
 )
 """The moves, each with the parts that only it needs.
 
-Nothing of one is seen by another, because a Lua text may have no more than 200 local names.
+Each move is a block of its own and sees nothing of the others, because a Lua text may have no more than 200
+local names.
 """
 REPAIR = (("mending", "repair"), ("mending", "reindex"), ("mending", "recount"))
-"""The same for the steps of a repair."""
+"""The steps of a repair, each with the parts that it needs."""
 UNLOAD_TIMEOUT_S = 2.0
 
 
 class Source(NamedTuple):
-    """A library as the server is given it."""
+    """A library: its name, and its text as the server loads it."""
 
     name: str
     text: str
 
     @classmethod
     def of(cls, kind: str, parts: str) -> Source:
-        """Give the parts a name that no other text has."""
+        """Make a library of these parts, with a name that no other text has."""
         name = f"{kind}_v{VERSION}_{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
         return cls(name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{parts}")
 
@@ -114,11 +115,11 @@ class KeysVersionError(ReverieError):
 
 
 class Caller(Protocol):
-    """What sends commands to the server."""
+    """Sends commands to the server: `Connections` or `DirectConnections`."""
 
     @property
     def place(self) -> str:
-        """Where the server is, without the password."""
+        """The address of the server, without the password."""
         ...
 
     async def call(self, *command: str | bytes, sent: Callable[[], object] | None = None) -> Any:
@@ -139,14 +140,14 @@ class Library:
         self._source = source
 
     async def ensure(self) -> None:
-        """Load the library unless the server has it. `KeysVersionError` if the queue is not for us."""
+        """Load the library unless the server has it. `KeysVersionError` if the queue has another version."""
         await self._check_version()
         if not await self._connections.call("FUNCTION", "LIST", "LIBRARYNAME", self._source.name):
-            # Two that find it missing at the same time load the same text.
+            # Two processes that find it missing at the same time load the same text.
             await self._connections.call("FUNCTION", "LOAD", "REPLACE", self._source.text)
 
     async def unload(self) -> None:
-        """Delete the library, unless the server is away or forbids it; who still needs it loads it again."""
+        """Delete the library, unless the server is away or forbids it. Another repair can load it again."""
         with contextlib.suppress(ReverieError, ResponseError, TimeoutError):
             async with asyncio.timeout(UNLOAD_TIMEOUT_S):
                 await self._connections.call("FUNCTION", "DELETE", self._source.name)
@@ -159,7 +160,7 @@ class Library:
     async def call_replicated(
         self, function: str, request: bytes, replication: Replication
     ) -> tuple[Any, int]:
-        """Call one function; its answer, and how many replicas have confirmed what it did."""
+        """Call one function; answers its reply, and how many replicas have confirmed what it did."""
         commands = (self._command(function, request), *replication.commands)
         answer, _, confirmed = await self._with_functions(lambda: self._connections.call_all(*commands))
         return answer, confirmed
@@ -179,11 +180,11 @@ class Library:
         return await call()
 
     async def _check_version(self) -> None:
-        """See that the keys are of our version; a queue that is new begins with ours."""
+        """Check that the keys have our version; a new queue gets it."""
         key, ours = f"{self._keys.prefix}:version", str(VERSION)
         found: bytes | None = await self._connections.call(
             "GET", key
-        )  # all that a server without room allows
+        )  # a full server allows this, but not SET
         if found is None:
             found = await self._connections.call("SET", key, ours, "NX", "GET")
         if found is not None and found.decode() != ours:

@@ -1,7 +1,8 @@
-"""Whether the server's access list allows what the queue needs.
+"""Checks whether the server's access list allows what the queue needs.
 
-Only an administrator may read that list. But what is not allowed is refused already when it is put into a
-transaction: so one example of all that is needed is put into one, which is then given up. Nothing is run.
+Only an administrator may read that list. But a forbidden command is refused as soon as it is put into a
+transaction. Therefore an example of each command is put into a transaction, which is then discarded: nothing
+is run.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ NEEDED = tuple(
 )
 """An example of each command that the queue sends, or its functions run."""
 NEEDED_BY_EVENTS = ("PUBLISH {channel} a", "SUBSCRIBE {channel}")
-"""What processes need to hear of each other; the queue works without it, a little slower."""
+"""Commands with which processes hear of each other; the queue works without them, a little slower."""
 NEEDED_BY_REPAIR = (
     "SCAN 0",
     "TYPE {key}",
@@ -59,13 +60,13 @@ NEEDED_BY_REPAIR = (
     "XREVRANGE {key} + -",
     "ZSCAN {key} 0",
 )
-"""What a repair and its functions need beside that."""
+"""Commands that a repair and its functions need as well."""
 NEEDED_BY_REPLICATION = ("PUBLISH {channel} a", "WAIT 1 1")
 COMMAND = re.compile(r"the '([^']+)' command")
 
 
 def refusal_of(error: Exception) -> str | None:
-    """What an access list said to a command that was sent or that a function ran; None if it was not that."""
+    """An access list's refusal of a command that was sent or that a function ran; None for other errors."""
     _, in_function, said = str(error).partition("ACL failure in script: ")
     if in_function:
         return f"NOPERM {said.partition(' script: ')[0]}"
@@ -82,16 +83,16 @@ class ForbiddenError(BackendUnavailableError):
 
 
 class Missing(NamedTuple):
-    """What an access list does not allow."""
+    """Commands, keys and channels that an access list does not allow."""
 
     what: str
     """In words."""
     rules: tuple[str, ...]
-    """What `ACL SETUSER` adds it by; empty if nothing is missing."""
+    """The rules with which `ACL SETUSER` allows them; empty if nothing is missing."""
 
 
 async def find_missing(connections: Connections, keys: Keys, examples: Sequence[str]) -> Missing | None:
-    """What is missing for these; None if that cannot be seen."""
+    """Find what the access list does not allow of these examples; None if that cannot be seen."""
     refused = await _refusals(connections, [("MULTI",), ("DISCARD",)])
     if any(refused):
         return None  # without a transaction the examples would be run
@@ -116,11 +117,11 @@ async def find_missing(connections: Connections, keys: Keys, examples: Sequence[
 
 
 def _shortest(*prefixes: str) -> list[str]:
-    """Those that begin with no other one."""
+    """The prefixes that do not begin with another one."""
     return [one for one in sorted(prefixes) if sum(one.startswith(other) for other in prefixes) == 1]
 
 
 async def _refusals(connections: Connections, commands: Sequence[tuple[str, ...]]) -> list[str]:
-    """What the access list says to each command; nothing if it says nothing."""
+    """The access list's refusal of each command; empty if the command is allowed."""
     answers = await connections.try_all(*commands)
     return [str(answer) if isinstance(answer, NoPermissionError) else "" for answer in answers]

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["RedisQueue"]
 
 LONGEST_BLOCK_S = 30.0
-"""A token can get lost with the worker that took it, so nobody sleeps longer than this."""
+"""The longest wait, because a token can get lost with the worker that took it."""
 LOOK_AGAIN_S = 1.0
-"""When to look again for work that is there, but for which the worker had no room."""
+"""How long to wait before another claim, if there is work for which the worker had no room."""
 NUDGE_TIMEOUT_S = 1.0
 APPLIED = Settled(state="applied")
 
@@ -69,7 +69,7 @@ class RedisQueue:
         *,
         replication: Replication | None = None,
     ) -> None:
-        """`direct` calls the same functions on the calling thread; `replication` is waited for by submits."""
+        """`direct` calls the same functions on the calling thread; submits wait for `replication`."""
         self._connections = connections
         self._library = library
         self._direct = direct
@@ -82,7 +82,7 @@ class RedisQueue:
         self._passed: frozenset[str] = frozenset()
         """Labels of the last claim that have work for which the worker had no room."""
         self._standing: tuple[str, tuple[str, ...]] | None = None
-        """The worker whose last request stands, and its labels."""
+        """The worker that has a standing request, and the labels of that request."""
         self._attendance = Attendance(connections, keys)
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
@@ -99,7 +99,7 @@ class RedisQueue:
         answers: list[Submitted] = []
 
         def expect() -> None:
-            """Write down what the server will most likely say, while it is at work."""
+            """Prepare the most likely answers while the server is at work."""
             answers[:] = [Submitted(message.item_id, "accepted") for message in messages]
 
         if replication is None:
@@ -200,9 +200,9 @@ class RedisQueue:
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`.
 
-        A token is taken from one of the lists by whoever waits first; the functions leave a new one as
-        long as there is work. A test that moves the clock leaves tokens on a list that all wait for.
-        Tokens of labels for which there was no room a moment ago are left to others.
+        The first waiter takes a token from one of the lists; the functions leave a new token as long as there
+        is work. A test that moves the clock leaves tokens on a list that all waiters block on. Tokens of
+        labels for which this worker had no room a moment ago are left to other workers.
         """
         heard = [label for label in labels if label not in self._passed]
         seconds = LONGEST_BLOCK_S if len(heard) == len(labels) else LOOK_AGAIN_S
@@ -221,25 +221,25 @@ class RedisQueue:
             answers.append(await self._connections.block(seconds, *command, late=answers.append))
         except asyncio.CancelledError:
             if claims := _claims_in(answers, hand):
-                return claims  # nobody else will be given them
+                return claims  # no other worker will get them
             if (heard or not labels) and answers != [None]:
                 await self._nudge(heard)
             raise
         return _claims_in(answers, hand)
 
     async def close(self) -> None:
-        """Let go of what is kept open for requests that stand."""
+        """Close the connection that is kept open for standing requests."""
         await self._attendance.close()
 
     async def _nudge(self, labels: Sequence[str]) -> None:
-        """Make up for a token that the server may have given to a waiter which is gone."""
+        """Replace a token that the server may have given to a wait that was cancelled."""
         request = {"labels": [encode_id(label) for label in labels]}
         with contextlib.suppress(ReverieError, TimeoutError):
             async with asyncio.timeout(NUDGE_TIMEOUT_S):
                 await self._call("nudge", request, wire.TimeReply)
 
     async def _now(self) -> float:
-        """Tell the queue's time by our own clock, from what the server said last."""
+        """The queue's time: what the server said last, plus what has passed since on our own clock."""
         if self._server_time is None:
             await self._call("now", {}, wire.TimeReply)
         assert self._server_time is not None
@@ -265,7 +265,7 @@ class RedisQueue:
 
 
 def _claims_in(answers: Sequence[list[bytes] | None], hand: str | None) -> list[Claim]:
-    """What was claimed for the request that stood, if a wait has brought it."""
+    """The claims that a wait has brought for the standing request, if any."""
     for answer in answers:
         if answer is not None and answer[0].decode() == hand:
             given = msgspec.msgpack.decode(answer[1], type=wire.Hand)

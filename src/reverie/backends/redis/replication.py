@@ -1,4 +1,4 @@
-"""Accepted is what so many replicas have: the confirmation that a submit waits for."""
+"""Replication: a submit is accepted when enough replicas have confirmed it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ class Replication(NamedTuple):
 
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
-        """What is sent behind a submit; the last answer is the number of replicas that have all of it.
+        """The commands sent behind a submit; the last one answers how many replicas have confirmed all of it.
 
-        The server waits for what this connection has changed last. A submit of what is known changes nothing,
-        and the first one came over another connection, so something is published that nobody hears: replicas
-        get it after all that was changed before.
+        `WAIT` counts the replicas that have everything this connection has written. A repeated submit writes
+        nothing, because its messages are known, and these came over another connection. Therefore something
+        is published on a channel without listeners: a replica that has it has everything that was written
+        before.
         """
         timeout_ms = math.ceil(self.timeout_s * 1000)
         return ("PUBLISH", self.channel, ""), ("WAIT", str(self.replicas), str(timeout_ms))
 
     def check(self, confirmed: int) -> None:
-        """Refuse to call a submit accepted that too few have confirmed."""
+        """Raise `NotReplicatedError` if too few replicas have confirmed a submit."""
         if confirmed < self.replicas:
             raise NotReplicatedError(self.place, confirmed, self.replicas, self.timeout_s)

@@ -1,4 +1,4 @@
-"""Messages as the functions need them: what must be known of each, and the body that is only kept."""
+"""Messages as rows for the server's functions: the fields that they read, and a body that they only keep."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Row = tuple[Any, ...]
 
 
 class _Details(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What never changes of an item, in the order in which it stands in `task_meta`."""
+    """The fields of an item that never change, in their order in `task_meta`."""
 
     task_type: str
     mem_cube_id: str
@@ -43,10 +43,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
-    """Messages, and what the functions can make use of if it holds for all of them.
+    """Build the request of a submit, in the form that the server reads fastest.
 
-    `plain`: none is due later or has a rule. Then all that is to be known of them stands in one list, which
-    the server reads faster than one for each. `label`: they have the same.
+    If no message has a due time or a rule, `plain` is one flat list of the fields of all messages; otherwise
+    `messages` has a row for each. `label` is the label of all messages, if they have the same one.
     """
     plain = all(message.due is None and _is_plain(message) for message in messages)
     labels = {message.label for message in messages}
@@ -58,15 +58,15 @@ def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
 
 
 def _plain_row(message: Message, keys: Keys) -> _Row:
-    """What is to be known of a plain message; its task is empty where there is none."""
+    """The fields of a plain message; its task is empty if it has none."""
     row, task_id = _row(message, _details(message, keys)), message.task_id
     return (*row, "" if task_id is None else encode_id(task_id))
 
 
 def message_row(message: Message, keys: Keys) -> _Row:
-    """A message as the server needs it: the body it only keeps, and beside it what it must know.
+    """Build the row of a message: the fields that the server reads, and the body that it only keeps.
 
-    What few messages have comes last, and is left out where there is nothing of it.
+    Fields that few messages have come last, and are left out if they are empty.
     """
     details = _details(message, keys)
     if not _is_plain(message):
@@ -94,13 +94,13 @@ def _row(message: Message, details: _Details) -> _Row:
         lane[: lane.index(":")],
         message.item_id,
         lane,
-        _encode(details)[1:-1].decode(),  # the server puts it between what changes and the item's number
-        _encode(_body(message, details.level)).decode(),  # the server reads no MessagePack of binary type
+        _encode(details)[1:-1].decode(),  # the server adds the changing fields and the item's number
+        _encode(_body(message, details.level)).decode(),  # as text: the server reads no binary MessagePack
     )
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether no rule is given by which it has to wait, or not to, and no task hears of its end."""
+    """Whether a message has no deadline, unique key or dependency, and is not the run of a trigger."""
     if message.user_key is not None:
         return False
     return message.deadline is None and message.unique_key is None and not message.depends_on
@@ -119,7 +119,7 @@ def _with_rules(details: _Details, message: Message) -> _Details:
 
 
 def _body(message: Message, level: int) -> Message:
-    """The message as its handler will see it, but for what the engine fills in."""
+    """The message as its handler will see it, without the fields that the engine fills in."""
     changed = message.attempts or message.losses or message.conflicts or message.requeues
     timed = message.timestamp or message.deadline or message.due
     placed = message.redis_message_id or message.stream_key
@@ -141,5 +141,5 @@ def _body(message: Message, level: int) -> Message:
 
 
 def _in_utc(moment: datetime | None) -> datetime | None:
-    """A moment without a zone is UTC."""
+    """Take a moment without a time zone as UTC."""
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
