@@ -317,8 +317,8 @@ class MemoryQueue:
         now = self._clock.now()
         due = max(now, to_epoch_ms(message.due) if message.due else now)
         if message.unique_policy == "sooner":
-            was_put_off = item.started_at is not None  # by a retry or a snooze: its time holds
-            if was_put_off or item.due is None or item.due <= due:
+            was_claimed = item.started_at is not None  # what puts it off now is a retry or a snooze
+            if was_claimed or item.due is None or item.due <= due:
                 return
         elif due > now:
             self._state.leave_place(item)

@@ -28,8 +28,8 @@ UPDATE pending_messages SET cancel_requested = 1, updated_at_epoch = ?2 WHERE ro
 -- A message that has ended waits again as if it were new; its deadline is over.
 UPDATE pending_messages
 SET status = 'pending', retry_count = 0, losses = 0, conflicts = 0, requeues = requeues + 1,
-    error_message = NULL, started_at_epoch = NULL, processed_at_epoch = NULL, expires_at_epoch = NULL, deadline_epoch = NULL,
-    extra = json_remove(extra, '$.deadline'), place = ?2, updated_at_epoch = ?3
+    error_message = NULL, started_at_epoch = NULL, processed_at_epoch = NULL, expires_at_epoch = NULL,
+    deadline_epoch = NULL, extra = json_remove(extra, '$.deadline'), place = ?2, updated_at_epoch = ?3
 WHERE rowid = ?1
 
 -- name: delete

@@ -15,10 +15,10 @@ do
   local RUN_PATTERN = '^"claimed_at":%d+,"worker":"[^"]*",()'
   local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
 
-  -- The rare fields, numbers all: how often a person has sent it back; how many conflicts it has met in a row; 1 if someone wants its run cancelled; when
-  -- it is due; how many messages it still waits for; 1 if its runs have kept something; 1 if others wait for it; when
-  -- it last came into its lane, if not when it was submitted; how many of its runs are remembered; 1 if it has a
-  -- deadline or a unique key, or is the run of a task.
+  -- The rare fields, numbers all: how often a person has sent it back; how many conflicts it has met in a row; 1 if
+  -- someone wants its run cancelled; when it is due; how many messages it still waits for; 1 if its runs have kept
+  -- something; 1 if others wait for it; when it last came into its lane, if not when it was submitted; how many of its
+  -- runs are remembered; 1 if it has a deadline or a unique key, or is the run of a task.
   local RARE = {
     'requeues',
     'conflicts',
