@@ -56,7 +56,7 @@ OTHER_NAMES: dict[str, Place] = {
     "MEMSCHEDULER_REDIS_SSL": ("queue", "redis_ssl"),
     "MEMSCHEDULER_REDIS_STREAM_KEY_PREFIX": ("queue", "redis_prefix"),
 }
-"""Variables with names of their own: they win over a file, `REVERIE_*` over them."""
+"""Variables without the prefix: they win over a file, and `REVERIE_*` variables win over them."""
 
 
 class ServerSettings(Section):
@@ -83,7 +83,7 @@ class LimitSettings(Section):
     max_dependencies: int = Field(100, ge=0, description="items that one message may depend on")
 
     def for_messages(self) -> MessageLimits:
-        """The same as the message's own value."""
+        """These limits as the value that messages are checked with."""
         return MessageLimits(**self.model_dump())
 
 
@@ -117,14 +117,14 @@ class Settings(Section):
 
     @property
     def queue_url(self) -> str:
-        """Where messages wait."""
+        """The URL of the queue, where messages wait."""
         if self.queue.url:
             return self.queue.url
         return self.queue.redis_url if self.queue.use_redis_queue else self._default_url
 
     @property
     def memory_url(self) -> str:
-        """Where memories are kept."""
+        """The URL of the store of memories."""
         if self.memory.url:
             return self.memory.url
         same = self.queue_url.startswith(("sqlite:", "memory:"))
@@ -132,7 +132,7 @@ class Settings(Section):
 
     @property
     def spool_dir(self) -> Path:
-        """Where captured messages wait while the backend is away; each queue has a folder of its own."""
+        """The folder where captured messages wait while the backend is away; each queue has its own."""
         if self.spool.dir is not None:
             folder = self.spool.dir
         elif self.queue_url.startswith("sqlite:///"):
@@ -151,7 +151,7 @@ class Settings(Section):
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The environment in which another process, in the same folder, reads these very settings."""
+    """The environment in which another process in the same folder reads exactly these settings."""
     ours = tuple(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)
     others = {name: value for name, value in os.environ.items() if not name.upper().startswith(ours)}
     given = {name: value for name, value in settings.model_dump(mode="json").items() if value is not None}
@@ -168,7 +168,7 @@ def settings_file() -> Path | None:
 
 
 def load_settings(**given: Any) -> Settings:
-    """Read all settings; bad ones are refused, each with its place, its value and what is allowed."""
+    """Read all settings; the error about invalid ones names the place, the value and what is allowed."""
     return read_settings(**given).settings
 
 

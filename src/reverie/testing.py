@@ -1,4 +1,4 @@
-"""For the tests of those who use Reverie: a clock moved by hand, running what is ready, asserting what waits.
+"""Helpers for your own tests: move a clock by hand, run what is ready, assert what waits.
 
     scheduler = Scheduler("memory://", clock=(clock := ManualClock()))
     scheduler.submit("export", user_id="ann", content="7")
@@ -66,12 +66,12 @@ class ManualClock:
 
 
 def drain(scheduler: Scheduler) -> None:
-    """Run all that is ready now, and what follows from it, in this call; then nothing is running."""
+    """Run all messages that are ready now and those that follow from them; then nothing is running."""
     scheduler.run(_drain(scheduler.asynchronous))
 
 
 def enqueued(scheduler: Scheduler, label: str, *, user_id: str, **fields: Any) -> list[Message]:
-    """The messages of a user that wait under this label and have these fields."""
+    """The waiting messages of a user that have this label and these fields."""
     messages = scheduler.run(_waiting(scheduler.asynchronous, user_id))
     wanted = {"label": label, **fields}
     return [m for m in messages if all(getattr(m, name) == value for name, value in wanted.items())]
@@ -80,7 +80,7 @@ def enqueued(scheduler: Scheduler, label: str, *, user_id: str, **fields: Any) -
 def assert_enqueued(
     scheduler: Scheduler, label: str, *, user_id: str, count: int | None = None, **fields: Any
 ) -> None:
-    """Fail unless such messages wait: at least one, or with `count` exactly so many."""
+    """Fail unless messages with this label and these fields wait: at least one, or exactly `count`."""
     found = len(enqueued(scheduler, label, user_id=user_id, **fields))
     if found == count or (count is None and found):
         return

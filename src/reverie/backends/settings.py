@@ -1,4 +1,4 @@
-"""Settings of the queue."""
+"""Settings of the queue: where messages wait, for how long, and how many."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class QueueSettings(Section):
     replication_timeout_s: float = Field(
         3,
         gt=0,
-        le=20,  # no answer of the server is waited for longer than 30 s
+        le=20,  # the client waits at most 30 s for an answer
         description="Redis: seconds in which the replicas must confirm, with replicated(n)",
     )
     busy_timeout_s: float = Field(
@@ -106,7 +106,7 @@ class QueueSettings(Section):
 
     @property
     def sqlite_durability(self) -> Literal["full", "normal"]:
-        """The durability of an SQLite file, also of the one for memories beside a queue on Redis."""
+        """The durability of SQLite files, also of the memories beside a queue on Redis."""
         return "normal" if self.durability == "normal" else "full"
 
     @field_validator("redis_host")
@@ -120,7 +120,7 @@ class QueueSettings(Section):
 
     @property
     def redis_url(self) -> str:
-        """The URL of the server that the `redis_*` settings describe."""
+        """The URL of the server that the `redis_*` settings name."""
         user, password = (quote(text or "", safe="") for text in (self.redis_username, self.redis_password))
         credentials = f"{user}{':' if password else ''}{password}@" if user or password else ""
         host = f"[{self.redis_host}]" if ":" in self.redis_host.strip("[]") else self.redis_host
@@ -128,7 +128,7 @@ class QueueSettings(Section):
         return f"{scheme}://{credentials}{host}:{self.redis_port}/{self.redis_db}"
 
     def limits(self) -> QueueLimits:
-        """The limits as the queue's own value."""
+        """These settings as the limits that the queue applies."""
         return QueueLimits(
             tenant=ScopeLimits(
                 depth=self.max_depth_per_tenant,

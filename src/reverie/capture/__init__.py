@@ -1,1 +1,1 @@
-"""Taking in what an agent sees and says."""
+"""Capture what an agent sees and says."""

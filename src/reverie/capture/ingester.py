@@ -1,4 +1,4 @@
-"""The ingester: takes what waits in the spool into the queue, in order."""
+"""The ingester: submits the messages that wait in the spool to the queue, in order."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["SpoolIngester"]
 log = get_logger(__name__)
 
 LEAST_PAUSE_S = 0.1
-"""A queue that is full is asked again no sooner, since each time the folder is listed."""
+"""The shortest pause before a full queue is asked again, because each look lists the folder."""
 
 
 class SpoolIngester(LoopService):
-    """Looks into the folder now and then. One process at a time takes files in.
+    """Looks into the spool's folder at intervals. One process at a time takes files in.
 
-    A file is removed when the queue has its message; a second submit of it would be a duplicate. While the
-    queue takes no more of a user, or refuses a label because no worker handles it yet, the files of that
-    user wait, and keep their order.
+    A file is removed when the queue has its message. If that fails, the next submit of it is a duplicate, and
+    harmless. While the queue takes no more messages of a user, or refuses a label because no worker handles
+    it yet, the files of that user wait, and keep their order.
     """
 
     name = "spool"
@@ -54,14 +54,14 @@ class SpoolIngester(LoopService):
         self._look_s = look_s
         self._away = False
         self._held: dict[str, float] = {}
-        """Users of whom the queue takes no more in this look, and when to ask again, in seconds."""
+        """User whose messages the queue refuses in this look → seconds until it is asked again."""
         self._owners: dict[str, str] = {}
-        """Files of such users, so that they need not be read again."""
+        """File → user, for files of these users, which need not be read again."""
         self._unhandled: set[str] = set()
-        """Labels that nobody handles, of which the log has told."""
+        """Labels that no worker handles and that were already logged."""
 
     async def look(self) -> float:
-        """Take in what waits; answers after how many seconds to look again."""
+        """Take in the files that wait; return after how many seconds to look again."""
         self._held.clear()
         with self._files.locked() as ours:
             if not ours:
@@ -90,7 +90,7 @@ class SpoolIngester(LoopService):
         return self._owners.get(name) in self._held
 
     async def _hand_over(self, files: Sequence[Spooled]) -> None:
-        """Submit these; what is refused together is submitted in halves, down to the one that is meant."""
+        """Submit these files; a refused batch is split in halves, down to the message that is refused."""
         self._owners.update(
             (name, message.user_id) for name, message in files if message.user_id in self._held
         )

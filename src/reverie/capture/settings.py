@@ -1,4 +1,4 @@
-"""How captured messages wait on disk while the backend is away."""
+"""Settings of the spool, where captured messages wait on disk while the backend is away."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The spool's writing side: a private folder of one file per captured message.
+"""The spool's writing side: a private folder with one file for each captured message.
 
-It needs no backend, no worker and nothing but the standard library, so that a hook starts in no time. A file
-that has its final name is whole and on disk. `reverie.capture.ingester` takes the files in.
+It needs no backend, no worker and only the standard library, so that a hook starts fast. A file with its
+final name is complete and on disk. `reverie.capture.ingester` submits the messages to the queue.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["FIELDS", "NAME", "TEMPORARY_NAME", "Spool", "opened_folder"]
 SUFFIX = ".json"
 TEMPORARY = ".tmp"
 NAME = re.compile(r"[0-9]{20}-[0-9a-f]{16}\.json")
-"""Names of files that are complete: the time, then chance. Other names are none of the spool's business."""
+"""Names of complete files: the time, then random digits. Files with foreign names are left alone."""
 TEMPORARY_NAME = re.compile(rf"\.{NAME.pattern}\.tmp")
 """Names of files that are being written."""
 FULL = ".full"
-"""Stands in a folder that somebody found full: the next one counts again."""
+"""A file of this name marks a folder that was full: the next writer counts its files again."""
 FIELDS = frozenset(
     {
         "user_id", "label", "content", "item_id", "mem_cube_id", "session_id", "task_id", "trace_id",
@@ -41,11 +41,11 @@ FIELDS = frozenset(
         "unique_key", "unique_window_s", "unique_policy",
     }
 )  # fmt: skip
-"""What a file may say: the fields of `Message` that its maker gives."""
+"""The fields of `Message` that a file may set."""
 
 
 class Spool:
-    """Keeps messages in a folder until a worker or a server takes them in. Building it touches nothing."""
+    """Keeps messages in a folder until a worker or a server takes them in. The constructor opens no file."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class Spool:
         max_files: int = 100_000,
         max_file_bytes: int = 16 * 1024 * 1024,
     ) -> None:
-        """Beyond about `max_files` files, and of files larger than `max_file_bytes`, nothing is kept."""
+        """Refuse messages once about `max_files` files wait, and messages larger than `max_file_bytes`."""
         self.folder = os.path.abspath(folder)  # noqa: PTH100  pathlib would take longer to import than all this
         self.max_files = max_files
         self.max_file_bytes = max_file_bytes
         self._count_every = max(1, max_files // 1000)
 
     def write(self, fields: Mapping[str, Any]) -> str:
-        """Keep one message; when this returns it is on disk. Answers its item_id.
+        """Keep one message and return its item_id; when this returns, the message is on disk.
 
-        `fields` are those of `Message`; `user_id` and `label` are needed. An `item_id` is made if there is
-        none. `SpoolError` if it could not be kept, `InvalidMessageError` if nobody could read it.
+        `fields` are those of `Message`; `user_id` and `label` are required, and a missing `item_id` is made.
+        Raises `SpoolError` if the message could not be kept, `InvalidMessageError` if it could not be read.
         """
         given = {name: value for name, value in fields.items() if value is not None}
         given.setdefault("item_id", str(uuid.uuid4()))
@@ -81,7 +81,7 @@ class Spool:
         return item_id
 
     def check(self) -> None:
-        """`SpoolError`, with what to do about it, if nothing could be kept now."""
+        """Raise `SpoolError`, which says what to do, if no message could be kept now."""
         probe = f".{_names.next()}{TEMPORARY}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         try:
@@ -112,10 +112,11 @@ class Spool:
         return data
 
     def _check_room(self, folder: int) -> None:
-        """Refuse if the folder is full.
+        """Raise an error if the folder is full.
 
-        To count means to list, so only one write in many does it: which ones is left to chance, because the
-        writer may be a process that writes only once. Who finds the folder full leaves a mark for the others.
+        Only one write in many counts the files, because that lists the folder. Chance decides which ones,
+        because the writer may be a process that writes only once. A writer that finds the folder full marks
+        it for the others.
         """
         marked = _exists(FULL, folder)
         if not marked and random.random() * self._count_every >= 1:  # noqa: S311  no secret
@@ -135,7 +136,7 @@ class Spool:
 
 @contextmanager
 def opened_folder(path: str) -> Iterator[int]:
-    """A descriptor of the folder, whose mode is left as it is; another user's folder is refused."""
+    """Open the folder and yield its descriptor; its mode is left alone, another user's folder is refused."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         state = os.fstat(folder)
@@ -149,9 +150,9 @@ def opened_folder(path: str) -> Iterator[int]:
 
 
 class _Names:
-    """Names that sort by time, and inside one process by the order in which they were asked for.
+    """Names that sort by time, and within one process in the order in which they were made.
 
-    A clock that is set back does not matter to a process: its next name is never before its last one.
+    If the clock is set back, the next name of a process still sorts after its last one.
     """
 
     def __init__(self) -> None:
@@ -159,7 +160,7 @@ class _Names:
         self.renew()
 
     def renew(self) -> None:
-        """In a forked process: the lock may have been taken by a thread that is not here."""
+        """Replace the lock in a forked process, because a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
     def next(self) -> str:
@@ -173,7 +174,7 @@ os.register_at_fork(after_in_child=_names.renew)
 
 
 def _make(folder: str) -> None:
-    """Create a folder and what is missing above it, each known to be on disk."""
+    """Create a folder and its missing parents, and sync each to disk."""
     if os.path.isdir(folder):  # noqa: PTH112
         return
     parent = os.path.dirname(folder)  # noqa: PTH120
@@ -188,7 +189,7 @@ def _make(folder: str) -> None:
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
-    """Write under another name, then rename: under its own name a file is never seen in part."""
+    """Write to a temporary name, then rename: a file with its final name is never incomplete."""
     temporary = f".{name}{TEMPORARY}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     file = os.open(temporary, flags, 0o600, dir_fd=folder)

@@ -1,6 +1,6 @@
-"""The spool's folder as its reader sees it: what waits, what it says, and what is set aside.
+"""The spool's reading side: list the files that wait, read their messages, set damaged files aside.
 
-Everything here blocks, so the ingester calls it on threads.
+The ingester calls everything here on threads, because it blocks.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ log = get_logger(__name__)
 DAMAGED = "damaged"
 LOCK = ".lock"
 BATCH = 100
-"""Files that are submitted together, at most."""
+"""The most files that are submitted together."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""No file is added to those that are submitted together once they have so many bytes."""
+"""Once the files of a batch have this many bytes, no further file is added."""
 STALE_S = 3600.0
-"""A file that was not finished for so long belongs to a writer that is dead."""
+"""An unfinished file that is older than this belongs to a dead writer."""
 OUR_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""Errors that say nothing about the file."""
+"""Errors of this process or machine, which say nothing about the file."""
 
 
 class Spooled(NamedTuple):
-    """A file that waits, and the message it holds."""
+    """A file that waits, and its message."""
 
     name: str
     message: Message
@@ -52,7 +52,7 @@ class _DamagedError(Exception):
 
 
 class SpoolReader:
-    """Reads and removes files; what is damaged goes to a folder of its own, with its reason beside it."""
+    """Reads and removes files; damaged files go to a folder of their own, each with its reason beside it."""
 
     def __init__(self, folder: str, limits: MessageLimits, max_file_bytes: int) -> None:
         """Take messages within `limits` from files of at most `max_file_bytes`."""
@@ -63,7 +63,7 @@ class SpoolReader:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Whether this process may take files in until the block ends; if nothing was ever spooled: no."""
+        """Yield whether this process may take files in until the block ends; False if there is no folder."""
         if not self._folder.is_dir():
             yield False
             return
@@ -83,7 +83,7 @@ class SpoolReader:
             os.close(lock)
 
     def names(self) -> list[str]:
-        """The files that wait, in their order. What dead writers left behind is set aside."""
+        """The files that wait, in order. Unfinished files of dead writers are set aside."""
         found = os.listdir(self._folder)  # noqa: PTH208  names are all that is needed
         for name in found:
             if TEMPORARY_NAME.fullmatch(name) and self._is_stale(name):
@@ -91,7 +91,7 @@ class SpoolReader:
         return sorted(filter(NAME.fullmatch, found))
 
     def read_batch(self, names: deque[str], skip: Callable[[str], bool]) -> list[Spooled]:
-        """Take names from the front and read their files, until there is enough for one submit."""
+        """Take names from the front and read their files, until the batch is large enough for one submit."""
         batch: list[Spooled] = []
         size = 0
         while names and len(batch) < BATCH and size < BATCH_BYTES:
@@ -103,18 +103,18 @@ class SpoolReader:
                 batch.append(Spooled(name, self._message(data)))
                 size += len(data)
             except FileNotFoundError:
-                continue  # somebody else took it in
+                continue  # another process took it in
             except _DamagedError as damage:
                 self.set_aside(name, str(damage))
         return batch
 
     def remove(self, name: str) -> None:
-        """The message of this file is in the queue."""
+        """Remove a file whose message is in the queue."""
         with suppress(FileNotFoundError):
             (self._folder / name).unlink()
 
     def set_aside(self, name: str, reason: str) -> None:
-        """Move a file to where it is kept for a person to look at; if that fails it stays where it is."""
+        """Move a file to the damaged ones, for a person to look at; if that fails, it stays where it is."""
         try:
             kept_as = self._move_to_damaged(name, reason)
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class SpoolReader:
             return False
 
     def _read(self, name: str) -> bytes:
-        """What stands in a file of our own; nothing else is opened for longer than it takes to see that."""
+        """Read a regular file of this user; anything else is closed as soon as that is seen."""
         try:
             file = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:

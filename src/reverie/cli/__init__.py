@@ -1,1 +1,1 @@
-"""The command line. Commands import what they run when they run, so that help answers at once."""
+"""The command line. A command imports its code only when it runs, so that help answers at once."""

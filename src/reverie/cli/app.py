@@ -1,4 +1,4 @@
-"""The scheduler behind a command."""
+"""The scheduler that a command works with."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look", "settings_
 
 @contextmanager
 def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
-    """The scheduler at `url`, without a worker; errors are shown, and all is let go of after.
+    """Open the scheduler at `url` without a worker, show errors, and close it after the block.
 
-    A file that `url` names must be there unless this `makes` it.
+    An SQLite file that `url` names must exist, unless the command `makes` it.
     """
     with shown_errors(), (scheduler_of if makes else scheduler_to_look)(url, None).used() as scheduler:
         import asyncio
@@ -33,7 +33,7 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
         from reverie.cli.signals import undisturbed
 
         with undisturbed():
-            scheduler.run(asyncio.sleep(0))  # its event loop runs now; half a one could not be ended
+            scheduler.run(asyncio.sleep(0))  # start its event loop now: a half-started one could not be ended
         try:
             yield scheduler
         except KeyboardInterrupt:
@@ -44,8 +44,8 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
 def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Scheduler:
     """The scheduler of the queue at `url`, or of an application; default: what the settings say.
 
-    The application that a settings file names is loaded only by those who run its handlers: to look at a
-    queue, the code of whatever folder one stands in must not be run.
+    The application that a settings file names is loaded only by commands that run its handlers (`runs`): a
+    look at a queue must not run code from the working folder.
     """
     from reverie.errors import InvalidSettingError, redacted
     from reverie.face.scheduler import Scheduler
@@ -66,7 +66,7 @@ def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Sch
 
 
 def scheduler_to_look(url: str | None, app: str | None = None) -> Scheduler:
-    """The same for those who only look: a file that `url` names must be there."""
+    """Like `scheduler_of`, for commands that only look: an SQLite file that `url` names must exist."""
     from reverie.errors import InvalidSettingError
 
     path = (url or "").removeprefix("sqlite:///")
@@ -103,7 +103,7 @@ def load_app(app: str) -> Scheduler:
 
 
 def _why_not(module_name: str, error: Exception) -> str:
-    """Why a module could not be imported, with the file and the line where that happened."""
+    """Why a module could not be imported, with the file and the line of the error."""
     import traceback
 
     if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
@@ -118,7 +118,7 @@ def _why_not(module_name: str, error: Exception) -> str:
 
 
 def settings_or_default() -> Settings:
-    """The settings; if they are bad, those that are needed to find the worker, and a word about it."""
+    """The settings; if they are invalid, a note and defaults that are enough to find the worker."""
     from reverie.errors import ReverieError
     from reverie.settings import Settings, load_settings
 

@@ -1,6 +1,7 @@
-"""What a shell offers when someone presses tab.
+"""Suggestions that a shell shows when someone presses tab.
 
-What it offers ends up in a shell, and comes from anyone: only names that mean nothing to a shell are offered.
+The names in a queue come from anyone, and a suggestion becomes part of a shell command: only names without
+characters that are special to a shell are offered.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["dead_items", "event_names", "item_ids", "label_names", "open_items", "task_types"]
 
 PATIENCE_S = 2.0
-"""Who presses tab does not wait longer."""
+"""If the queue has not answered after this time, nothing is offered."""
 MOST_READ, MOST_OFFERED = 1000, 200
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@%+/-]*")
 
 
 def label_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The labels that the queue knows."""
+    """Labels that the queue knows or a worker handles."""
 
     async def read(backend: Backend) -> list[str]:
         handled = [label for worker in await backend.views.workers() for label in worker.labels]
@@ -36,17 +37,17 @@ def label_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def item_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Items of the user that the command line names so far."""
+    """Ids of items of the user whom the command line names so far."""
     return _items(ctx, incomplete)
 
 
 def open_items(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Those that have not ended."""
+    """Ids of this user's items that have not ended."""
     return _items(ctx, incomplete, only_open=True)
 
 
 def dead_items(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Dead letters, of the user if one is named."""
+    """Ids of dead letters; only those of the user if the command line names one."""
     return _items(ctx, incomplete, dead=True)
 
 
@@ -60,7 +61,7 @@ def task_types(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def event_names(incomplete: str) -> list[str]:
-    """What can happen."""
+    """The names of all events."""
     from reverie.observe.events import EventName
 
     return [name.value for name in EventName if name.value.startswith(incomplete)]
@@ -79,7 +80,7 @@ def _items(ctx: typer.Context, incomplete: str, *, only_open: bool = False, dead
 
 
 def _offered(ctx: typer.Context, incomplete: str, read: Reader) -> list[str]:
-    """The names that are read and fit; none if the queue cannot be read at once."""
+    """The names from `read` that complete the word; none if the queue cannot be read in time."""
     try:
         names = _read(ctx.params.get("url"), read)
     except Exception:  # noqa: BLE001  there is nobody to tell

@@ -1,4 +1,4 @@
-"""Showing items: many as a table, one with all that is known of it."""
+"""Print items: many as a table, or one with all that is known about it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["print_item", "print_items"]
 
 MOST_SHOWN = 1000
-"""Nobody reads a longer table; JSON has all."""
+"""The most rows of a table, because nobody reads a longer one; JSON has all rows."""
 
 
 def print_items(rows: Sequence[ItemStatus], *, users: bool = False) -> None:
-    """One row for each item, oldest first; of very many only the newest."""
+    """Print one row for each item, oldest first; of a long list only the newest `MOST_SHOWN`."""
     if len(rows) > MOST_SHOWN:
         note(f"{len(rows)} items; the newest {MOST_SHOWN} are shown, --json has all")
     print_table(
@@ -39,7 +39,7 @@ def print_items(rows: Sequence[ItemStatus], *, users: bool = False) -> None:
 
 
 def print_item(row: ItemStatus, history: Sequence[Attempt]) -> None:
-    """All that is known of one item: how it stands, its message if it is there, its error, its runs."""
+    """Print all that is known about one item: its status, its message if it is kept, its error, its runs."""
     fields = {
         "item": row.item_id,
         "user": row.user_id,
@@ -78,7 +78,7 @@ def _print_block(name: str, text: str) -> None:
 
 
 def _pretty(content: str) -> str:
-    """JSON in several lines; other text as it is."""
+    """Indent JSON over several lines; return other text as it is."""
     import msgspec
 
     try:

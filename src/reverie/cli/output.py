@@ -1,7 +1,7 @@
-"""What a person or a program sees: tables or JSON on standard output, errors and logs on standard error.
+"""What commands print: tables or JSON on standard output, errors and logs on standard error.
 
-Ids, labels, contents and errors come from anyone: they are shown so that a terminal takes nothing in them for
-an order.
+Ids, labels, contents and errors may come from anyone. They are escaped before they are shown, because a
+terminal would act on control characters in them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
 ]
 
 WIDEST = 1000
-"""Where nobody looks at a screen, a table is as wide as it needs, up to this."""
+"""The most columns of a table where standard output is not a terminal."""
 _ORDERS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves the cursor, colours, rings, or turns the direction of writing."""
+"""Characters that move the cursor, change colours, ring, or turn the direction of writing."""
 
 
 class shown_errors:  # noqa: N801  reads as a word in a with statement
     """Turn a Reverie error into one line on standard error and exit code 1.
 
-    The exit code is 2 if it is not clear which items are meant: then the command line is wrong.
+    The exit code is 2 if the command line does not say clearly which items are meant.
     """
 
     def __enter__(self) -> None:
@@ -59,46 +59,46 @@ class shown_errors:  # noqa: N801  reads as a word in a with statement
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    r"""A text that only shows: control characters as `\x1b`, line ends too unless they are wanted."""
+    r"""Escape control characters, as `\x1b`; with `lines`, line ends and tabs are kept."""
     kept = "\n\t" if lines else ""
     return _ORDERS.sub(lambda found: found[0] if found[0] in kept else ascii(found[0])[1:-1], text)
 
 
 def say(text: str, **style: Any) -> None:
-    """One or more lines for people, on standard output."""
+    """Print one or more lines for people on standard output."""
     typer.secho(plain(text, lines=True), **style)
 
 
 def note(text: str) -> None:
-    """Something to know beside the answer, on standard error."""
+    """Print a remark that is not part of the answer on standard error."""
     typer.echo(plain(text, lines=True), err=True)
 
 
 def show_error(text: str) -> None:
-    """What went wrong, on standard error."""
+    """Print an error on standard error."""
     typer.secho(f"error: {plain(text, lines=True)}", fg=typer.colors.RED, err=True)
 
 
 def print_json(value: Any, *, indent: int = 2) -> None:
-    """One JSON document; on one line with `indent=0`."""
+    """Print one JSON document; on one line with `indent=0`."""
     import msgspec
 
     encoded = msgspec.json.encode(value)
     text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
     kept = _ORDERS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
     sys.stdout.write(kept + "\n")
-    sys.stdout.flush()  # so that a reader who has gone is noticed here
+    sys.stdout.flush()  # a reader that has closed the pipe is noticed here
 
 
 def console() -> Console:
-    """Standard output, for people."""
+    """A console that prints to standard output, for people."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDEST, highlight=False)
 
 
 def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Rows for people; what is in them is shown as it is, never as markup."""
+    """A table for people; cells are shown as plain text, never as markup."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -112,33 +112,33 @@ def table_of(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows for people."""
+    """Print a table for people."""
     console().print(table_of(columns, rows))
 
 
 def moment(milliseconds: int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A moment in this machine's zone; nothing if there is none."""
+    """Format a moment in this machine's time zone; an empty text for None."""
     from reverie.base.clock import from_epoch_ms
 
     try:
         return "" if milliseconds is None else from_epoch_ms(milliseconds).astimezone().strftime(form)
-    except (OverflowError, ValueError):  # nobody's clock says so, but another process may
+    except (OverflowError, ValueError):  # no date has this number, but another process may have written it
         return str(milliseconds)
 
 
 def counted(number: int) -> str:
-    """So many items."""
+    """A number of items, such as `3 items`."""
     return f"{number} item{'' if number == 1 else 's'}"
 
 
 def last_line(text: str | None) -> str:
-    """The line of an error that says most."""
+    """The last line of an error, because it says most."""
     lines = (text or "").strip().splitlines()
     return lines[-1] if lines else ""
 
 
 def set_up_logs() -> None:
-    """Log lines of Reverie and of the server, on standard error."""
+    """Send the log lines of Reverie and of the server to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -1,4 +1,4 @@
-"""Reading the settings anew while a process runs: the section `scheduler` comes into force, the rest not."""
+"""Read the settings anew while a process runs; only the section `scheduler` comes into force."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SECTION = "scheduler"
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What has become of settings that were read anew."""
+    """The result of reading the settings anew."""
 
     problems: list[str] = []
-    """Why they were refused, each with its place; then the old ones stay in force."""
+    """Why the settings were refused, each reason with its place; if any, the old settings stay in force."""
     changed: bool = False
-    """Whether the section says something new."""
+    """Whether the section differs from the one before."""
     not_in_force: str = ""
-    """Why what it says is not in force, if that is so."""
+    """Why the section is not in force; empty if it is."""
     need_restart: list[str] = []
     """Settings of other sections that differ from those that the process was started with."""
 
@@ -41,13 +41,13 @@ class Reloader:
     """Reads the settings of a process anew."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Of a process that was started with the settings as they are now."""
+        """Remember the settings as they are now: the process was started with them."""
         self._runtime = runtime
         self._begun = read_settings().settings
         self._section = self._begun.scheduler
 
     async def reload(self) -> Reloaded:
-        """Read the settings, bring the section into force if they are good, and log what has become of it."""
+        """Read the settings, bring the section into force if they are valid, and log the result."""
         try:
             answer = await self._reload()
         except InvalidSettingsError as error:
@@ -87,7 +87,7 @@ class Reloader:
         self._section = section
 
     async def _bring_into_force(self, section: TriggerSettings) -> str:
-        """Tell the backend; why what the section says does not hold, if so."""
+        """Tell the backend about the section; return why it is not in force, or an empty text."""
         if not section.enabled:
             return ""
         triggers = self._runtime.triggers
@@ -112,7 +112,7 @@ class Reloader:
 
 
 def _differing(before: Settings, now: Settings) -> Iterator[str]:
-    """The names of settings that differ, but for those of the section."""
+    """The names of settings outside the section that differ."""
     return _names(before.model_dump(exclude={SECTION}), now.model_dump(exclude={SECTION}))
 
 

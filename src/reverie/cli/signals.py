@@ -1,7 +1,7 @@
-"""Being asked to stop, or to read the settings anew.
+"""Signals that ask a process to stop, or to read its settings anew.
 
-SIGTERM and Ctrl-C stop, Ctrl-C again is by someone who does not want to wait; SIGHUP is for the settings, and
-comes too when a terminal is closed.
+SIGTERM and Ctrl-C stop the process; a second Ctrl-C stops it without waiting. SIGHUP asks it to read the
+settings anew. The system also sends SIGHUP when a terminal is closed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ log = get_logger(__name__)
 
 
 class Hangups:
-    """SIGHUP means: read the settings anew. Who has lost the terminal that it was started from stops.
+    """Reads the settings anew at SIGHUP, or stops the process if its terminal was closed.
 
-    That is not so for who was started to ignore it, as by nohup.
+    A process that was started to ignore SIGHUP, as by nohup, is not stopped.
     """
 
     def __init__(self) -> None:
-        """Hear from now on; what is heard before `follow` waits for it."""
+        """Listen from now on; a signal that comes before `follow` is handled after it."""
         self._stops = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
         self._heard = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         signal.signal(signal.SIGHUP, lambda *_: self._heard.set())
 
     def follow(self, reload: Callable[[], Awaitable[object]]) -> None:
-        """Do what is asked from now on, on this event loop, one after the other."""
+        """Handle signals on this event loop from now on, one after the other."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._heard.set)
         self._task = loop.create_task(self._follow(reload), name="reverie-reload")
@@ -65,7 +65,7 @@ def _has_terminal() -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let a Ctrl-C wait until this is over: for short steps that must not be left half done."""
+    """Hold back Ctrl-C until the block ends: for short steps that must not be left half done."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

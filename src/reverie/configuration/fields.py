@@ -1,4 +1,4 @@
-"""All settings of a model, and what each may be."""
+"""All settings of a model, and the values that each allows."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ COUNTED = re.compile(
 )
 
 Place = tuple[str, ...]
-"""Where a setting stands: the names that lead to it."""
+"""Where a setting is: the names that lead to it."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One setting. In `place` a name in angle brackets stands for any name."""
+    """One setting. In `place`, a name in angle brackets means any name."""
 
     place: Place
     info: FieldInfo
     annotation: Any
-    """Its type, without null."""
+    """The setting's type, without null."""
     nullable: bool
 
     @property
@@ -54,47 +54,47 @@ class Field:
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """The environment variable of the setting."""
         return PREFIX + "__".join(self.place).upper()
 
     @property
     def description(self) -> str:
-        """What it means, with its default if that is not simply a value."""
+        """What the setting means, with its default if that is not a plain value."""
         return self.info.description or ""
 
     @property
     def default(self) -> Any:
-        """What holds if nobody sets it."""
+        """The value if the setting is not set."""
         return self.info.get_default(call_default_factory=True)
 
     @property
     def computed(self) -> bool:
-        """Whether the default is not the same on every machine."""
+        """Whether the default depends on the machine."""
         return self.info.default_factory is not None
 
     @property
     def secret(self) -> bool:
-        """Whether its value is never shown."""
+        """Whether the value must not be shown."""
         return is_secret(self.place[-1])
 
     @property
     def structured(self) -> bool:
-        """Whether its value is an object or a list, so JSON in the environment."""
+        """Whether the value is an object or a list, which is written as JSON in the environment."""
         return _holds_parts(self.annotation)
 
     @property
     def holds_groups(self) -> bool:
-        """Whether it is a mapping or a list of groups of settings, such as `labels`."""
+        """Whether the setting is a mapping or a list of groups of settings, such as `labels`."""
         return _inner(self.annotation, self.place[-1])[0] is not None
 
     @property
     def kind(self) -> str:
-        """Its type, in words."""
+        """The setting's type, in words."""
         return _kind(self.annotation) + (" or null" if self.nullable else "")
 
     @property
     def unit(self) -> str:
-        """What its number counts."""
+        """What the number counts, such as seconds; empty if there is no unit."""
         if self.annotation not in {int, float}:
             return ""
         suffix = next((suffix for suffix in UNITS if self.place[-1].endswith(suffix)), None)
@@ -105,7 +105,7 @@ class Field:
 
     @property
     def allowed(self) -> str:
-        """The values or the range that is allowed; empty if the type says it all."""
+        """The allowed values or range; empty if every value of the type is allowed."""
         if get_origin(self.annotation) is Literal:
             return ", ".join(str(choice) for choice in get_args(self.annotation))
         bounds = {
@@ -129,7 +129,7 @@ class Field:
 
 
 def all_fields(model: type[BaseModel], above: Place = ()) -> Iterator[Field]:
-    """Every setting of a model, at any depth, in the order in which they are written down."""
+    """Yield every setting of a model, at any depth, in the order of the model's fields."""
     for name, info in model.model_fields.items():
         place = (*above, name)
         annotation, nullable = _without_null(info.annotation)
@@ -141,7 +141,7 @@ def all_fields(model: type[BaseModel], above: Place = ()) -> Iterator[Field]:
 
 
 def find(model: type[BaseModel], place: Place) -> Field | type[BaseModel] | None:
-    """The setting, or the group of settings, that stands at a place; None if there is no such place."""
+    """The setting, or the group of settings, at a place; None if there is no such place."""
     if not place:
         return model
     info = model.model_fields.get(place[0])
@@ -167,7 +167,7 @@ def _without_null(annotation: Any) -> tuple[Any, bool]:
 
 
 def _inner(annotation: Any, name: str) -> tuple[type[BaseModel] | None, str]:
-    """The model below a setting, and the name that stands for any of its keys or places."""
+    """The model of the groups in a setting, and the placeholder for their keys or positions."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, ""
     last = get_args(annotation)[-1:] if get_origin(annotation) in {dict, list} else ()

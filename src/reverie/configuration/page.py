@@ -1,4 +1,4 @@
-"""The page that names every setting of a model, made from the settings themselves."""
+"""Write the page that names every setting of a model, from the settings themselves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DEFAULT = re.compile(r"[;,] default:? (.+)$")
 
 
 def page(model: type[BaseModel], other_names: Mapping[str, Place], default_names: Mapping[str, Place]) -> str:
-    """The whole page, in Markdown; the names are variables that set the same as a setting, or its default."""
+    """The whole page, in Markdown. `other_names` set a setting, `default_names` replace its default."""
     groups: defaultdict[Place, list[Field]] = defaultdict(list)
     for field in all_fields(model):
         groups[field.place[:-1]].append(field)

@@ -1,4 +1,4 @@
-"""Settings from several sources: the later wins, and all that is wrong is named at once."""
+"""Merge settings from several sources: the later source wins, and one error names all problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Value:
-    """One setting as it is in force."""
+    """One setting in force, and where it comes from."""
 
     field: Field
     value: Any
@@ -34,7 +34,7 @@ class Value:
 
     @property
     def changed(self) -> bool:
-        """Whether someone has set it to something else than the default."""
+        """Whether the setting is set to something other than the default."""
         return self.source != "default" and bool(self.value != self.field.default)
 
 
@@ -46,7 +46,7 @@ class Reading(Generic[Model]):
     sources: Sequence[Source]
 
     def values(self) -> Iterator[Value]:
-        """Every setting in force."""
+        """Yield every setting in force."""
         for place, value in _leaves(self.settings):
             found = find(type(self.settings), place)
             assert isinstance(found, Field)
@@ -59,7 +59,7 @@ class Reading(Generic[Model]):
 
 
 def read(model: type[Model], sources: Sequence[Source]) -> Reading[Model]:
-    """Check what the sources say together; raise one error that names every problem."""
+    """Merge the sources and check the result; raise one error that names every problem."""
     problems = [problem for source in sources for problem in source.problems]
     merged: dict[str, Any] = {}
     for source in sources:
@@ -77,7 +77,7 @@ def read(model: type[Model], sources: Sequence[Source]) -> Reading[Model]:
 def _merged(
     model: type[BaseModel], low: dict[Any, Any], high: dict[Any, Any], above: Place = ()
 ) -> dict[Any, Any]:
-    """Both, group by group; a group that is left empty in a file says nothing."""
+    """Merge two mappings group by group, where `high` wins; a group without a value changes nothing."""
     result = dict(low)
     for name, value in high.items():
         place = (*above, str(name))
@@ -116,7 +116,7 @@ def _leaves_of(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
 
 
 def _problem(model: type[BaseModel], sources: Sequence[Source], details: ErrorDetails) -> InvalidSettingError:
-    """What pydantic found, in our words: where it was set, its name, its value, what is allowed."""
+    """Translate pydantic's error: where the value was set, its name, the value, what is allowed."""
     place = tuple(str(part) for part in details["loc"])
     bad_key = place[-1:] == ("[key]",) or details["type"] == "invalid_key"
     place = place[:-1] if place[-1:] == ("[key]",) else place
@@ -144,7 +144,7 @@ def _problem(model: type[BaseModel], sources: Sequence[Source], details: ErrorDe
 
 
 def _hint(model: type[BaseModel], place: Place) -> str:
-    """The known name that is nearest: the same in another group, else one like it."""
+    """Suggest the nearest known name: the same name in another group, else a similar one."""
     group = find(model, place[:-1])
     names = [field.name for field in all_fields(model)]
     near = [name for name in names if name.rpartition(".")[2] == place[-1]]
@@ -159,7 +159,7 @@ def _hint(model: type[BaseModel], place: Place) -> str:
 
 
 def _where(sources: Sequence[Source], place: Place, reason: str) -> str:
-    """Where a value was set; for a whole group, where those of its settings were that the reason names."""
+    """Where a value was set; for a whole group, where the settings that the reason names were set."""
     while len(place) > 1 and not any(source.sets(place) for source in sources):
         place = place[:-1]
     setting = [source for source in sources if source.sets(place)]

@@ -1,4 +1,4 @@
-"""One place where settings are set: a file, the environment, arguments."""
+"""Read one place where settings are set: a file, the environment, arguments."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["Source", "from_arguments", "from_environment", "from_file", "from_names"]
 
 DEPTH = 6
-"""Levels of a file whose lines are remembered; settings do not stand deeper."""
+"""The levels of a file whose lines are remembered; no setting is deeper."""
 SERVICE = ("tcp://", "udp://", "sctp://")
-"""What Kubernetes sets by itself for a service called reverie-server, as REVERIE_SERVER_PORT."""
+"""How values begin that Kubernetes sets for a service called reverie-server, as in REVERIE_SERVER_PORT."""
 
 
 @dataclass
 class Source:
-    """What one place sets, and where exactly each value stands in it."""
+    """The values that one place sets, and the line or variable of each."""
 
     name: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -36,12 +36,12 @@ class Source:
     problems: list[InvalidSettingError] = field(default_factory=list)
 
     def where(self, place: Place) -> str:
-        """The file and line, or the variable, that sets this or what holds it."""
+        """The file and line, or the variable, that sets this setting or a group that contains it."""
         heads = (place[:length] for length in range(len(place), 0, -1))
         return next((self.lines[head] for head in heads if head in self.lines), self.name)
 
     def sets(self, place: Place) -> bool:
-        """Whether something stands there."""
+        """Whether this source has a value at the place."""
         value: Any = self.values
         for part in place:
             parts = {str(name): below for name, below in value.items()} if isinstance(value, dict) else {}
@@ -51,7 +51,7 @@ class Source:
         return True
 
     def put(self, place: Place, value: Any, line: str) -> None:
-        """Set one value; what lies deeper comes later."""
+        """Set one value; a group must be set before the values in it."""
         group = self.values
         for part in place[:-1]:
             if not isinstance(group.get(part), dict):
@@ -62,12 +62,12 @@ class Source:
 
 
 def from_arguments(given: Mapping[str, Any]) -> Source:
-    """What a program hands over."""
+    """The settings that a program passes as arguments."""
     return Source("argument", dict(given))
 
 
 def from_file(path: Path) -> Source:
-    """What a YAML file says."""
+    """The settings in a YAML file."""
     source = Source(str(path))
     try:
         node, source.values, twice = _parsed(_text(path), str(path))
@@ -82,7 +82,7 @@ def from_file(path: Path) -> Source:
 
 
 def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> Source:
-    """What variables that begin with `REVERIE_` say; `__` leads into a group, groups themselves are JSON."""
+    """The settings in variables that begin with `REVERIE_`; `__` leads into a group, a whole group is JSON."""
     source = Source("environment")
     ours = {name: text for name, text in environment.items() if name.upper().startswith(PREFIX)}
     for name in sorted(ours, key=lambda name: (name.count("__"), name)):
@@ -97,7 +97,7 @@ def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> 
 
 
 def from_names(model: type[BaseModel], environment: Mapping[str, str], names: Mapping[str, Place]) -> Source:
-    """What variables with names of their own say; the later name wins."""
+    """The settings in variables without the prefix `REVERIE_`; the later name wins."""
     source = Source("environment")
     for name, place in names.items():
         found = find(model, place)
@@ -118,7 +118,7 @@ def _text(path: Path) -> str:
 
 
 def _parsed(text: str, path: str) -> tuple[yaml.Node | None, dict[Any, Any], list[tuple[Place, int]]]:
-    """The nodes of a YAML text, what they say, and what they say twice."""
+    """The nodes of a YAML text, its values, and the places that are set twice."""
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -130,7 +130,7 @@ def _parsed(text: str, path: str) -> tuple[yaml.Node | None, dict[Any, Any], lis
         raise _broken(f"is not YAML: {reason}", f"{path}:{mark.line + 1}" if mark else path) from error
     except RecursionError as error:
         raise _broken("is not YAML: too many levels inside each other", path) from error
-    except Exception as error:  # the library raises anything for a date or a number that cannot be
+    except Exception as error:  # the library raises errors of any kind for an impossible date or number
         raise _broken(f"is not YAML: {' '.join(str(error).split())}", path) from error
     if values is None:
         values = {}
@@ -159,7 +159,10 @@ def _put_text(source: Source, place: Place, found: Field | type[BaseModel], name
 
 
 def _unknown_variable(model: type[BaseModel], name: str, text: str) -> InvalidSettingError | None:
-    """Variables of others may begin like ours; one that is nearly ours, or has our `__`, was meant for us."""
+    """The error about an unknown variable; None if it may belong to another program.
+
+    A variable that is nearly one of ours, or contains `__`, was meant for Reverie.
+    """
     known = [setting.variable.removeprefix(PREFIX) for setting in all_fields(model)]
     rest = name.upper().removeprefix(PREFIX)
     nested = "__" in rest

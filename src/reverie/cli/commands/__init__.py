@@ -1,1 +1,1 @@
-"""One file for each command of the shell, or for a few that belong together."""
+"""The commands, one file for each or for a few that belong together."""

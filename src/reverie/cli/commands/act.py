@@ -1,4 +1,4 @@
-"""Doing something with the queue: cancel, pause, resume."""
+"""The commands that change the queue: `cancel`, `pause`, `resume`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doing something to many items: say what is meant, ask, do it step by step, say how to take it back."""
+"""Commands that change many items: they ask, act step by step, and print how to undo it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ __all__ = ["CANCEL", "DELETE", "REQUEUE", "Action", "of_items"]
 
 MOST_AT_ONCE = 100_000
 MOST_NAMED = 10
-"""More items than this are not named one by one."""
+"""The most items that are named one by one."""
 
 
 class Action(NamedTuple):
-    """Something that can be done to items."""
+    """An action on items."""
 
     verb: str
-    """The name of the method of `scheduler.control` too."""
+    """The verb for people, and the name of the method of `scheduler.control`."""
     done: str
     of: tuple[str, ...]
-    """The statuses that it is for."""
+    """The statuses of items that the action changes."""
     undo: str | None
-    """The command that takes it back."""
+    """The command that undoes the action; None if nothing does."""
 
 
 CANCEL = Action("cancel", "cancelled", ("waiting", "in_progress"), "reverie dead requeue")
@@ -47,7 +47,7 @@ DELETE = Action("delete", "deleted", ("failed", "cancelled"), None)
 
 
 class Meant(NamedTuple):
-    """Which items are meant: all that fit everything that is given."""
+    """The items that are meant: those that match everything that is given."""
 
     item_ids: list[str] | None
     user_id: str | None
@@ -56,7 +56,7 @@ class Meant(NamedTuple):
     label: str | None
 
     def check(self) -> None:
-        """Refuse what a forgotten option would turn into everything."""
+        """Refuse a command line on which a forgotten option would mean all items."""
         from reverie.errors import InvalidSelectionError
 
         if self.item_ids and self.user_id is None:
@@ -65,11 +65,11 @@ class Meant(NamedTuple):
             raise InvalidSelectionError("say which: item ids with --user, or --user, --task, --cube, --label")
 
     def narrowing(self) -> dict[str, str]:
-        """What is given beside the ids, by the names of the core."""
+        """What is given besides the ids, by the parameter names of `scheduler.control`."""
         return {name: value for name, value in self._asdict().items() if isinstance(value, str)}
 
     def options(self) -> str:
-        """The same as it is typed into a shell."""
+        """The options and ids as they are typed into a shell."""
         names = {"user_id": "--user", "task_id": "--task", "mem_cube_id": "--cube", "label": "--label"}
         words = [word for name, value in self.narrowing().items() for word in (names[name], value)]
         ids = self.item_ids or []
@@ -77,7 +77,7 @@ class Meant(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was done, over all steps."""
+    """The result of an action, over all its steps."""
 
     changed: list[Key]
     requested: list[Key]
@@ -87,7 +87,7 @@ class Done(NamedTuple):
 def of_items(
     action: Action, suggestions: Callable[..., list[str]]
 ) -> Callable[[Callable[[], None]], Callable[..., None]]:
-    """Make a command that does this to all items that fit what is given; name and help stand below it."""
+    """Make a command for this action; the decorated function gives the command its name and its help."""
 
     def make(described: Callable[[], None]) -> Callable[..., None]:
         def command(
@@ -117,7 +117,7 @@ def of_items(
 def _carry_out(
     action: Action, meant: Meant, *, limit: int, everything: bool, yes: bool, url: str | None, json: bool
 ) -> None:
-    """Ask if a person is there and more than one item is meant; do it; say what was done."""
+    """Ask if a person is there and more than one item is meant; act; print what was done."""
     with opened(url) as scheduler:
         meant.check()
         scheduler.open()
@@ -136,7 +136,7 @@ def _carry_out(
 
 
 def _count(scheduler: Scheduler, action: Action, meant: Meant) -> tuple[int, bool]:
-    """How many items are meant, and whether that is exact: else there may be fewer."""
+    """How many items are meant, and whether the number is exact; otherwise there may be fewer."""
     if meant.item_ids:
         return len(set(meant.item_ids)), False
     if meant.user_id is None:
@@ -175,10 +175,10 @@ def _ask(action: Action, meant: Meant, count: int, limit: int | None, *, exact: 
 def _repeat(
     scheduler: Scheduler, action: Action, meant: Meant, limit: int, shown: Progress, *, everything: bool
 ) -> Done:
-    """One step, or as many as bring something new.
+    """Do one step, or with `everything` as many as change new items.
 
-    What runs stays where it is after it was asked to stop, so later steps reach beyond it. What fails again
-    at once after a requeue brings nothing new, and ends this.
+    A running item that was asked to stop still matches, so later steps have a higher limit. Items that fail
+    again at once after a requeue are not new, and end the loop.
     """
     changed: dict[Key, None] = {}
     requested: dict[Key, None] = {}
@@ -206,7 +206,7 @@ def _report(action: Action, meant: Meant, done: Done, url: str | None) -> None:
 
 
 def _undone(action: Action, meant: Meant, done: Done) -> str:
-    """Which items to name to take it back: the very same if they are few, else all that fit."""
+    """The arguments of the undo command: the changed items if they are few, else all that match."""
     keys = [*done.changed, *done.requested]
     users = {key.user_id for key in keys}
     if len(keys) <= MOST_NAMED and len(users) == 1:
@@ -222,7 +222,7 @@ def _url_option(url: str | None) -> str:
 
 
 def _explain_missing(scheduler: Scheduler, action: Action, meant: Meant, done: Done) -> bool:
-    """Say why items that were named were left alone; whether there are such."""
+    """Print why named items were left alone; return whether there are any."""
     from reverie.backends.views import StatusQuery
     from reverie.errors import UnknownItemError
 

@@ -19,7 +19,7 @@ __all__ = ["config"]
 config = typer.Typer(help="Look at the settings, and let them be read anew.", no_args_is_help=True)
 
 NOT_RUNNING = 3
-"""The exit code of `config reload` then."""
+"""The exit code of `config reload` if no worker runs in the background."""
 
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 
@@ -128,7 +128,7 @@ def reload(json: Json = False) -> None:
 
 
 def _tell(pid: int, answer: Reloaded) -> None:
-    """What became of it, in words."""
+    """Print the result of a reload in words."""
     if answer.problems:
         for problem in answer.problems:
             show_error(problem)
@@ -144,7 +144,7 @@ def _tell(pid: int, answer: Reloaded) -> None:
 
 
 def _row(reading: Reading[Settings], value: Value) -> dict[str, Any]:
-    """One setting; a URL that is not set is shown as what it then is."""
+    """One setting as a row; a URL that is not set is shown with the default in force."""
     from reverie.errors import redacted
 
     settings = reading.settings

@@ -1,4 +1,4 @@
-"""Dead letters: what has failed for good, and is kept until someone decides about it."""
+"""The commands of `reverie dead`: dead letters are messages that have failed and wait for a decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listening: events."""
+"""The command `events`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def _show(scheduler: AsyncScheduler, wanted: Wanted, count: int | None, *,
 
 
 async def _heard(scheduler: AsyncScheduler) -> AsyncGenerator[Event]:
-    """All that others tell, from now on."""
+    """Yield every event that a process on this queue announces from now on."""
     import asyncio
 
     from reverie.errors import redacted
@@ -104,7 +104,7 @@ async def _heard(scheduler: AsyncScheduler) -> AsyncGenerator[Event]:
     url = scheduler.runtime.settings.queue_url
     async with aclosing(scheduler.runtime.backend.broadcast.listen()) as pieces:
         first = asyncio.ensure_future(anext(pieces))
-        await asyncio.sleep(0)  # with its first step the listening begins
+        await asyncio.sleep(0)  # the listening begins with this first step
         note(f"listening to all who use {redacted(url)}; Ctrl-C ends it")
         if url.startswith("memory:"):
             note("memory:// lives in one process: nobody else can be heard here; use sqlite:/// or redis://")
@@ -116,7 +116,7 @@ async def _heard(scheduler: AsyncScheduler) -> AsyncGenerator[Event]:
 
 
 def _print(event: Event) -> None:
-    """One line: when, what, of whom, how it stands, how long it took, why it failed."""
+    """Print one line: time, event, label, user, item, status, durations, error."""
     durations = {
         "waited": event.queue_wait_ms,
         "ran": event.exec_duration_ms,

@@ -1,4 +1,4 @@
-"""Looking: status, queue."""
+"""The commands that look at the queue: `status`, `queue`."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _watch(look: Callable[[], list[dict[str, Any]]], user: str | None, every: fl
 
 
 def _rows(scheduler: Scheduler, user: str | None) -> list[dict[str, Any]]:
-    """What is shown, a row for each label or lane."""
+    """The rows to show, one for each label or lane."""
     from msgspec.structs import asdict
 
     if user is not None:

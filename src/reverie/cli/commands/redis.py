@@ -1,4 +1,4 @@
-"""The commands of `reverie redis`: whether a server is fit for a queue, and mending what was lost there."""
+"""The commands of `reverie redis`: check whether a server is fit for a queue, and repair a queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ commands = typer.Typer(
 )
 
 MOST_SHOWN = 10
-"""More lost messages than this are not named to people."""
+"""The most lost messages that are named to people."""
 MENDED = {
     "adopted": "messages had lost their status: it was written anew, and they wait",
     "buried": "messages without a body were ended as dead letters",
@@ -49,7 +49,7 @@ MENDED = {
     "unique": "unique keys were missing",
     "unlinked": "messages named a stream entry that is gone",
 }
-"""What a repair can have mended."""
+"""Kind of repair → what was wrong, in words."""
 
 COLOURS: dict[Level, str] = {"ok": "green", "advice": "yellow", "problem": "red"}
 
@@ -163,7 +163,7 @@ def _many(number: int, what: str) -> str:
 
 
 def _some(names: list[str], number: int) -> str:
-    """The first of them."""
+    """The first `MOST_SHOWN` names, and an ellipsis if there are more."""
     return ", ".join([*names[:MOST_SHOWN], *(["…"] if number > MOST_SHOWN else [])])
 
 
@@ -176,7 +176,7 @@ def _show(finding: ServerFinding) -> None:
 
 
 def _settings_of(url: str | None) -> Settings:
-    """The settings in force, with this server; it must be one."""
+    """The settings in force, with the queue at `url` if it is given; the queue must be on Redis."""
     from reverie.errors import InvalidSettingError, redacted
     from reverie.settings import load_settings
 

@@ -1,4 +1,4 @@
-"""Handing over and finding: submit, add, search."""
+"""The commands `submit`, `add` and `search`."""
 
 from __future__ import annotations
 

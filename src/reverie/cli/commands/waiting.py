@@ -1,4 +1,4 @@
-"""Waiting: wait."""
+"""The command `wait`, and the progress line of long commands."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def wait(
 
 @contextmanager
 def progress(text: str, *, hidden: bool, counts: bool = True) -> Iterator[Progress]:
-    """A line that shows that something goes on (`counts`: how far); nothing where no person looks."""
+    """Show a progress line during the block, with `counts` also a bar; nothing where no person looks."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
 
@@ -86,7 +86,7 @@ def progress(text: str, *, hidden: bool, counts: bool = True) -> Iterator[Progre
 
 
 def _unformatted(text: str) -> str:
-    """A text that only shows, where rich would fill in what is in braces."""
+    """Escape a text, also its braces, because rich would fill in what is between them."""
     return plain(text).replace("{", "{{").replace("}", "}}")
 
 
@@ -130,7 +130,7 @@ def _wait_task(scheduler: Scheduler, user: str, task_id: str, timeout: float, *,
 def _wait_rows(
     scheduler: Scheduler, user: str, task_id: str, timeout: float, shown: Progress
 ) -> list[ItemStatus]:
-    """The items of a task when all have ended, those too that came meanwhile; or when the time is over."""
+    """The items of a task, once all have ended, also those that were added meanwhile, or the time is over."""
     from reverie.errors import WaitTimeoutError
 
     deadline = time.monotonic() + timeout
@@ -161,7 +161,7 @@ def _wait_idle(scheduler: Scheduler, user: str, timeout: float, *, json: bool) -
 
 
 async def _follow(scheduler: AsyncScheduler, user: str, timeout: float, shown: Progress) -> Idleness:  # noqa: ASYNC109
-    """Watch until the user is idle; the bar is full when nothing is left of the most that was seen."""
+    """Watch until the user is idle; the bar's total is the highest number of tasks that was seen."""
     bar = shown.add_task("", total=None)
     most = 0
     async for state in scheduler.observe.idling(user, timeout=timeout):

@@ -1,4 +1,4 @@
-"""`reverie worker`: running handlers in the foreground, or in the background of a data folder."""
+"""`reverie worker`: run handlers in the foreground, or in the background of a data folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["worker_cli"]
 worker_cli = typer.Typer()
 
 NOT_RUNNING = 3
-"""The exit code of `worker status` then."""
+"""The exit code of `worker status` if no worker runs in the background."""
 
 Processes = Annotated[
     Optional[int],  # noqa: UP045
@@ -207,7 +207,7 @@ def _run(
 
         set_up_logs()
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is seen when it prints it
+            sys.stdout.reconfigure(line_buffering=True)  # what a handler prints appears at once
         Runtime.runs_here = True
         if daemon is not None:
             with Background(daemon, _options(url, app, processes)) as background:
@@ -234,7 +234,7 @@ def _work(
     on_ready: Callable[[], None] | None = None,
     background: Background | None = None,
 ) -> bool:
-    """Work until the end; whether a new process shall go on."""
+    """Run handlers until the end; return whether a new process must go on with the work."""
     import asyncio
 
     from reverie.cli.app import scheduler_of
@@ -268,7 +268,7 @@ def _work(
 
 
 def _try_out(url: str | None, app: str | None, processes: int | None) -> None:
-    """What a worker in the background does before it takes work."""
+    """Do what a worker in the background does before it takes work."""
     with shown_errors():
         from reverie.cli.app import scheduler_of
 
@@ -306,7 +306,7 @@ async def _supervise(
     follow: Callable[[Reload], None],
     reloader: Reloader,
 ) -> None:
-    """Keep worker processes running. That the queue can be opened here says that they can do so too."""
+    """Keep worker processes running. The queue is opened here first, to see that they can open it, too."""
     from reverie.cli.daemon.supervise import supervise
 
     async def reload(supervisor: Supervisor) -> Reloaded:
@@ -352,7 +352,7 @@ def _warn_of_daemon() -> None:
 
 
 def _start(daemon: Daemon, launch: Launch, given: dict[str, str], *, json: bool) -> None:
-    """Start the worker and say so, and which of its options were not given this time."""
+    """Start the worker, and print its state and which of its options are those of last time."""
     from reverie.cli.daemon.control import start as start_daemon
 
     state, ran_before = start_daemon(daemon, launch)
@@ -366,7 +366,7 @@ def _start(daemon: Daemon, launch: Launch, given: dict[str, str], *, json: bool)
 
 
 def _has(state: DaemonState, launch: Launch) -> bool:
-    """Whether the worker that runs was started like this, as far as this says anything."""
+    """Whether the running worker was started with all that this launch sets."""
     other_app = "--app" in launch.options and launch.folder != state.folder
     options, variables = launch.options.items(), launch.environment.items()
     return options <= state.options.items() and variables <= state.environment.items() and not other_app

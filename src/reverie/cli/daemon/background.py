@@ -1,4 +1,4 @@
-"""What a worker does besides its work because it is the one in the background."""
+"""The extra duties of a worker that runs in the background."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["Background", "tell_ready"]
 
 
 class Background:
-    """Says which process it is, when it takes work and that it has ended; keeps its log small."""
+    """Writes down which process the worker is, when it takes work and when it ends; keeps its log small."""
 
     def __init__(self, given: str, options: dict[str, str]) -> None:
-        """`given` is what `worker start` hands over: the lock, a pipe to tell it, and the data folder."""
+        """`given` comes from `worker start`: the lock, a pipe to report readiness, and the data folder."""
         lock, ready, folder = given.split(",", 2)
         self._lock, self._ready = int(lock), int(ready)
         self.inherit(False)
@@ -76,12 +76,12 @@ class Background:
         keep_small(self._daemon.log, settings.log_max_bytes, settings.log_files)
 
     def ready(self) -> None:
-        """It takes work now."""
+        """Write down and report that the worker takes work."""
         self._write(ready_at=_now())
         tell_ready(self._ready)
 
     def watch(self, scheduler: Scheduler) -> None:
-        """Write down its queue, and which of its own duties fail, so that `reverie doctor` can say so."""
+        """Write down the worker's queue, and which of its own duties fail, for `reverie doctor`."""
         self._write(queue=whole_url(scheduler.runtime.settings.queue_url))
         watcher = scheduler.runtime.watcher
 
@@ -92,19 +92,19 @@ class Background:
         scheduler.observe.subscribe(heard, events=[EventName.ALERT])
 
     async def reload(self, reload: Callable[[], Awaitable[Reloaded]]) -> None:
-        """Write down what becomes of settings that are read anew, for `reverie config reload`."""
+        """Read the settings anew, and write down the result for `reverie config reload`."""
         answer = await reload()
         self._write(reloads=self._state.reloads + 1, reloaded=answer)
 
     def inherit(self, yes: bool) -> None:
-        """Let the lock go over to what this process becomes, or to nobody else."""
+        """Say whether a process that this one becomes or starts gets the lock and the pipe."""
         for descriptor in (self._lock, self._ready):
             os.set_inheritable(descriptor, yes)
 
 
 def tell_ready(descriptor: int) -> None:
-    """Tell whoever started this process that it takes work."""
-    with suppress(BrokenPipeError):  # it has not waited, or this process has become a new one
+    """Tell the process that started this one that it takes work."""
+    with suppress(BrokenPipeError):  # the starter no longer waits, or this process was started anew
         os.write(descriptor, b"1")
 
 

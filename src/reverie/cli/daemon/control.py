@@ -1,4 +1,4 @@
-"""Starting and stopping the worker in the background, and telling it to read its settings."""
+"""Start and stop the worker in the background, and tell it to read its settings."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 __all__ = ["Started", "reload", "start", "stop", "try_out"]
 
 START_S = 60.0
-"""A worker that does not take work after so long has not started."""
+"""The longest wait for a new worker to take work."""
 RELOAD_S = 60.0
-"""A worker that has not read its settings after so long will not."""
+"""The longest wait for a worker to read its settings anew."""
 FORGOTTEN_S = 5.0
-"""A lock is held for so long at most before its process says who it is."""
+"""The longest wait for a holder of the lock to write down who it is, and for a free lock after a stop."""
 AGAIN_S = 0.5
-"""Between asking a worker to stop and telling it not to wait for its handlers."""
+"""The time between asking a worker to stop and telling it not to wait for its handlers."""
 AT_ONCE_S = 5.0
-"""A worker that was told so and is still there after this is killed."""
+"""A worker that still runs this long after it was told to stop at once is killed."""
 PROGRESS_S = 5.0
 LOOK_EVERY_S = 0.05
 
 
 class Started(NamedTuple):
-    """A worker that runs, and whether it did before."""
+    """A worker that runs, and whether it already ran before."""
 
     state: DaemonState
     before: bool
 
 
 def start(daemon: Daemon, launch: Launch, patience_s: float = START_S) -> Started:
-    """Start the worker and wait until it takes work; its own words if it cannot."""
+    """Start the worker and wait until it takes work; if it cannot, the error quotes the worker."""
     deadline = time.monotonic() + patience_s
     try:
         lock = _take_lock(daemon, deadline)
@@ -61,8 +61,8 @@ def start(daemon: Daemon, launch: Launch, patience_s: float = START_S) -> Starte
         heard, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
         state = daemon.running() if heard and pipe.read(1) else None
     if state is not None:
-        process.returncode = 0  # it goes on without us
-        with suppress(OSError):  # a full disk: it runs all the same
+        process.returncode = 0  # the worker goes on without this process
+        with suppress(OSError):  # a full disk: the worker runs all the same
             daemon.keep(launch)
         return Started(state, before=False)
     _end(process)
@@ -70,19 +70,19 @@ def start(daemon: Daemon, launch: Launch, patience_s: float = START_S) -> Starte
 
 
 def _take_lock(daemon: Daemon, deadline: float) -> int | Started:
-    """The descriptor that holds the lock, or the worker that has it."""
+    """Take the lock and return its descriptor, or return the running worker that holds it."""
     while (lock := daemon.lock()) is None:
         state = daemon.running()
         if state is not None and state.ready_at is not None:
             return Started(state, before=True)
         if time.monotonic() > deadline:
             raise _held(daemon)
-        time.sleep(LOOK_EVERY_S)  # another start, or a look at the lock
+        time.sleep(LOOK_EVERY_S)  # another start holds the lock, or a process that tests it
     return lock
 
 
 def _spawn(daemon: Daemon, launch: Launch, lock: int, log: int) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and a pipe that says when it takes work; the descriptors are its own from now on."""
+    """Start the process; return it, and a pipe that reports when it takes work. Closes `lock` and `log`."""
     ready, tell_ready = os.pipe()
     given = f"{lock},{tell_ready},{daemon.folder}"
     try:
@@ -106,7 +106,7 @@ def _spawn(daemon: Daemon, launch: Launch, lock: int, log: int) -> tuple[subproc
 
 
 def try_out(launch: Launch) -> None:
-    """Do all that a start does up to taking work, in a process of its own; its own words if it cannot."""
+    """Try all steps of a start except taking work, in another process; the error quotes that process."""
     try:
         tried = subprocess.run(  # noqa: S603  our own interpreter and our own module
             python_command("reverie.__main__", ["worker", "run", *launch.arguments, "--try-out"]),
@@ -140,14 +140,14 @@ def stop(daemon: Daemon, *, grace_s: float, now: bool, say: Callable[[str], None
         _stop_cleanly(state, grace_s, say)
     deadline = time.monotonic() + FORGOTTEN_S
     while daemon.is_locked and time.monotonic() < deadline:
-        time.sleep(LOOK_EVERY_S)  # a process that it has started may hold the lock a moment longer
+        time.sleep(LOOK_EVERY_S)  # a process that the worker has started may hold the lock a moment longer
     if not daemon.is_locked:
         daemon.forget()
     return state
 
 
 def reload(daemon: Daemon) -> DaemonState | None:
-    """Let the worker read its settings anew, and wait until it has; None if there is none."""
+    """Tell the worker to read its settings anew, and wait until it has; None if no worker runs."""
     state = daemon.running()
     if state is None or state.ready_at is None:
         return None
@@ -205,7 +205,7 @@ def _held(daemon: Daemon) -> DaemonError:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of a worker that did not start."""
+    """End all processes of a worker that did not start."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(AGAIN_S)
         return
@@ -215,7 +215,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_words(daemon: Daemon, written: int, patience_s: float | None) -> str:
-    """What a worker that did not start has written to its log."""
+    """The error about a worker that did not start, with what it wrote to its log."""
     with daemon.log.open("rb") as file:
         file.seek(written)
         words = _words(file.read())
@@ -225,7 +225,7 @@ def _last_words(daemon: Daemon, written: int, patience_s: float | None) -> str:
 
 
 def _words(written: bytes) -> str:
-    """Its error; else all that it wrote at the end."""
+    """The last error in a worker's output; if there is none, the last lines."""
     lines = written.decode(errors="replace").strip().splitlines()
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return errors[-1] if errors else "\n".join(lines[-20:]) or "it said nothing"

@@ -1,4 +1,4 @@
-"""How a worker in the background is started: its options, its folder, and variables that say the same."""
+"""How a worker in the background is started: its options, its folder, and variables in place of options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Launch", "here", "like_last", "names_anew"]
 
 NAMES = {"REVERIE_APP": "--app", "REVERIE_QUEUE__URL": "--url", "REVERIE_WORKER__PROCESSES": "--processes"}
-"""Variables that say the same as an option."""
+"""Environment variables that mean the same as an option."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,38 +25,38 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     options: dict[str, str] = {}
     folder: str
-    """Where it is started: its app is looked for there."""
+    """Where the worker is started: its app is looked for there."""
     environment: dict[str, str] = {}
-    """Those of `NAMES` that were set."""
+    """The variables of `NAMES` that were set."""
 
     @property
     def arguments(self) -> list[str]:
-        """The options as a command line has them."""
+        """The options as words of a command line."""
         return [text for option in self.options.items() for text in option]
 
     def words(self, given: Container[str] = ()) -> str:
-        """The options for people but for those that were given, and the variables that are not set now."""
+        """The options that are not in `given`, and the variables that are not set now, for people to read."""
         variables = [f"{name}={value}" for name, value in self.environment.items() if name not in os.environ]
         options = [text for option in self.options.items() if option[0] not in given for text in option]
         return shlex.join(redacted(text) for text in [*variables, *options])
 
 
 def here(options: dict[str, str]) -> Launch:
-    """A worker with these options, in this folder and this environment."""
+    """A launch with these options, in this folder and this environment."""
     return Launch(options=options, folder=str(Path.cwd()), environment=_named())
 
 
 def like_last(last: Launch, options: dict[str, str]) -> Launch:
-    """The same worker as last time, but for these options and for what the environment now says anew."""
+    """The same launch as last time, except for these options and for variables that have changed."""
     dropped = {NAMES[name] for name in names_anew(last)}
-    if dropped & {"--app"} or options.keys() & {"--app", "--url"}:  # one excludes the other
+    if dropped & {"--app"} or options.keys() & {"--app", "--url"}:  # --app and --url exclude each other
         dropped |= {"--app", "--url"}
     before = {name: value for name, value in last.options.items() if name not in dropped}
     return Launch(options=before | options, folder=last.folder, environment={**last.environment, **_named()})
 
 
 def names_anew(last: Launch) -> list[str]:
-    """The variables that say something else than they did last time."""
+    """The variables that are set to another value than last time."""
     return [name for name, value in _named().items() if last.environment.get(name) != value]
 
 

@@ -1,7 +1,7 @@
 """The log of the worker in the background: kept small, shown, followed.
 
-Several processes write to it, some of them only because they have inherited it; so it is never replaced but
-copied and emptied, and everyone goes on writing at its end.
+Several processes write to it, some of them only because they have inherited it. It is never replaced, but
+copied and emptied, because every process goes on writing to the same file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLLOW_EVERY_S = 0.2
 
 
 def rotated(log: Path, number: int) -> Path:
-    """The log before (1), the one before that (2), and so on."""
+    """The log that was set aside last (1), the one before it (2), and so on."""
     return log.with_name(f"{log.name}.{number}")
 
 
@@ -41,7 +41,7 @@ def keep_small(log: Path, max_bytes: int, files: int) -> None:
 
 
 def rotate(log: Path, max_bytes: int, files: int) -> bool:
-    """Set the log aside if it is larger than `max_bytes`, and keep the last `files` such; whether it was."""
+    """Set the log aside if it is larger than `max_bytes`; keep `files` old logs. Return whether it was."""
     try:
         if log.stat().st_size <= max_bytes:
             return False
@@ -58,7 +58,7 @@ def rotate(log: Path, max_bytes: int, files: int) -> bool:
 
 
 def show(log: Path, lines: int, *, follow: bool = False) -> Iterator[str]:
-    """The last lines, of logs that were set aside as well if the newest has fewer; then what is written."""
+    """Yield the last lines, also from older logs if needed; with `follow`, go on with what is written."""
     with log.open(encoding="utf-8", errors="replace") as file:
         newest = file.read().splitlines(keepends=True)
         yield "".join([*_before(log, lines - len(newest)), *newest[max(0, len(newest) - lines) :]])
@@ -66,7 +66,7 @@ def show(log: Path, lines: int, *, follow: bool = False) -> Iterator[str]:
             if text := file.read():
                 yield text
             elif log.stat().st_size < file.tell():
-                file.seek(0)  # it was emptied
+                file.seek(0)  # the log was emptied
             else:
                 time.sleep(FOLLOW_EVERY_S)
 
@@ -90,7 +90,7 @@ def _aside(log: Path) -> Iterator[Path]:
 
 
 def _copy(log: Path, aside: Path) -> None:
-    """Copy until there is nothing more to copy, so that next to nothing can be written in between."""
+    """Copy until nothing is left to copy, so that almost nothing can be written before the log is emptied."""
     with (
         log.open("rb") as source,
         os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as target,

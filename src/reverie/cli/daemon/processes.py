@@ -1,4 +1,4 @@
-"""Other processes: which one a number means, and signals that reach only that one."""
+"""Other processes: identify one by its number and its start, and send signals only to that one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_EVERY_S = 0.05
 
 
 def start_of(pid: int) -> str | None:
-    """When a process began: together with its number, who it is. None if there is none, or it has ended."""
+    """When a process began, which identifies it together with its number; None if no such process runs."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -28,7 +28,7 @@ def start_of(pid: int) -> str | None:
 
 
 def send_signal(pid: int, start: str, number: signal.Signals) -> bool:
-    """Send a signal to the process that began then; False if it is gone."""
+    """Send a signal to the process with this number and start; False if it is gone."""
     try:
         if not hasattr(os, "pidfd_open"):
             if start_of(pid) != start:
@@ -38,7 +38,7 @@ def send_signal(pid: int, start: str, number: signal.Signals) -> bool:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
-    try:  # the handle means one process: its number cannot come to mean another between look and signal
+    try:  # the handle means one process, even if its number is reused between the check and the signal
         if start_of(pid) != start:
             return False
         signal.pidfd_send_signal(handle, number)
@@ -50,7 +50,7 @@ def send_signal(pid: int, start: str, number: signal.Signals) -> bool:
 
 
 def wait_for_end(pid: int, start: str, seconds: float) -> bool:
-    """Whether the process that began then ends within so many seconds."""
+    """Wait until the process with this number and start ends; False if it still runs after `seconds`."""
     deadline = time.monotonic() + seconds
     while start_of(pid) == start:
         if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""Running a worker in the foreground."""
+"""Run a worker in the foreground."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def run_until_stopped(
 ) -> bool:
     """Run handlers until SIGINT or SIGTERM, or until the parent is gone; then stop cleanly.
 
-    `lifeline` is a pipe that closes with the parent; `on_start` and then `on_ready` are called when work is
-    taken. True if it
-    stopped because too many handlers hang, which only a new process can cure.
+    `lifeline` is a pipe that closes with the parent; `on_start` and then `on_ready` are called when the
+    worker takes work. Returns True if the worker stopped because too many handlers hang, which only a new
+    process can cure.
     """
     stopping = asyncio.Event()
     on_stop_signals(stopping.set, _end_at_once)
@@ -51,7 +51,7 @@ async def run_until_stopped(
 
 
 async def run_until_drained(scheduler: AsyncScheduler) -> None:
-    """Run all that is ready now and what follows from it, then end."""
+    """Run all messages that are ready now and those that follow from them, then stop."""
     await scheduler.open()
     try:
         await scheduler.runtime.drain()
@@ -60,7 +60,7 @@ async def run_until_drained(scheduler: AsyncScheduler) -> None:
 
 
 def start_anew() -> None:
-    """Become a new process with the same command line and the same id."""
+    """Replace this process by a new one with the same command line and the same id."""
     log.warning("worker.restarting", reason="too many handlers hang", pid=os.getpid())
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,9 @@
-"""The worker in the background, one for each data folder: a lock says that it lives, a file which one it is.
+"""The worker in the background, one for each data folder: a lock shows that it lives, a file which one it is.
 
-The lock belongs to an open file that `worker start` takes and hands to the worker, so that it is free again
-when the worker is gone, however it went. The file may be older than that; it counts only while the lock is
-held and its process is the one that it names. How it was started stands in a file of its own, which stays.
+The lock belongs to an open file that `worker start` locks and hands to the worker: it is free again when the
+worker is gone, for whatever reason. The state file may be left over from an earlier worker; it counts only
+while the lock is held and the process that it names runs. Another file says how the worker was started last;
+that file stays.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ class DaemonState(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     started_at: int
     ready_at: int | None = None
-    """Since when it takes work; None as long as it starts."""
+    """Since when the worker takes work; None while it starts."""
     folder: str
-    """Where it was started: its app is looked for there."""
+    """Where the worker was started: its app is looked for there."""
     options: dict[str, str]
-    """Of its command line."""
+    """The options of its command line."""
     environment: dict[str, str] = {}
     """See `reverie.cli.daemon.launch.Launch`."""
     queue: str = ""
-    """Where it takes work from, see `whole_url`; nothing as long as that is not known."""
+    """The URL of the worker's queue, see `whole_url`; empty until it is known."""
     alerts: list[Alert] = []
-    """What is wrong with its own duties, which nobody else can see."""
+    """Alerts about the worker's own duties, which no other process can see."""
     reloads: int = 0
-    """How often it has read its settings anew."""
+    """How often the worker has read its settings anew."""
     reloaded: Reloaded | None = None
-    """What became of that the last time."""
+    """The result of the last reload."""
 
 
 class Daemon:
@@ -59,7 +60,7 @@ class Daemon:
         self.launch_file = self.folder / "worker.options.json"
 
     def lock(self) -> int | None:
-        """The descriptor that holds the lock from now on; None if another process holds it."""
+        """Take the lock and return the descriptor that holds it; None if another process holds it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -85,25 +86,25 @@ class Daemon:
         return False
 
     def state(self) -> DaemonState | None:
-        """What was last written down; it may be of a worker that is gone."""
+        """The state that was written last; its worker may be gone."""
         try:
             return msgspec.json.decode(self.state_file.read_bytes(), type=DaemonState)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def running(self) -> DaemonState | None:
-        """The worker that runs now, or starts; None if there is none."""
+        """The worker that runs or starts now; None if there is none."""
         if not self.is_locked:
             return None
         state = self.state()
         return state if state is not None and start_of(state.pid) == state.process_start else None
 
     def write(self, state: DaemonState) -> None:
-        """Write down which worker runs, as a whole or not at all."""
+        """Write the state file, as a whole or not at all."""
         _replace(self.state_file, msgspec.json.encode(state))
 
     def forget(self) -> None:
-        """No worker runs any more."""
+        """Remove the state file, because no worker runs any more."""
         self.state_file.unlink(missing_ok=True)
 
     def last_launch(self) -> Launch | None:
@@ -119,13 +120,13 @@ class Daemon:
 
 
 def whole_url(url: str) -> str:
-    """The queue as it may be shown, and as it is named from every folder."""
+    """The queue's URL without its password, and with an absolute path."""
     path = url.removeprefix("sqlite:///")
     return redacted(url) if path == url else f"sqlite:///{Path(path).expanduser().resolve()}"
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all; nobody else may read it."""
+    """Write a file as a whole or not at all; no other user may read it."""
     new = path.with_suffix(".new")
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)

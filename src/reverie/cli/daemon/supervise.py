@@ -1,4 +1,4 @@
-"""Keeping several worker processes running, in the foreground."""
+"""Keep several worker processes running, in the foreground."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def supervise(
 ) -> None:
     """Run until SIGINT or SIGTERM, then stop all processes cleanly; a second Ctrl-C ends them at once.
 
-    `on_start` is called when they are started, `on_ready` when all take work.
+    `on_start` is called when the processes are started, `on_ready` when all of them take work.
     """
     stopping = asyncio.Event()
     heard, tell = os.pipe()
@@ -40,7 +40,7 @@ async def supervise(
 
 
 def _count(heard: int, processes: int, on_ready: Callable[[], None]) -> None:
-    """Call `on_ready` once, when so many processes have said that they are ready."""
+    """Call `on_ready` once, when all processes have reported that they are ready."""
     os.set_blocking(heard, False)
     missing = processes
 

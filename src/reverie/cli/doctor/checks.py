@@ -1,7 +1,7 @@
-"""What a person at the machine can see: one small function for each thing that can be wrong there.
+"""Checks of this machine: one small function for each thing that can be wrong.
 
-Each takes the `Patient` and answers its findings; `CHECKS` is their order. What every process can see stands
-in `reverie.observe.rules`; `queue` brings that here.
+Each takes the `Patient` and returns its findings; `CHECKS` is their order. The rules that every process can
+check are in `reverie.observe.rules`; the check `queue` reports their alerts here.
 """
 
 from __future__ import annotations
@@ -51,33 +51,33 @@ Level = Literal["ok", "note", "warning", "error"]
 LITTLE_SPACE_BYTES = 256 * 1024 * 1024
 """Less than this on the disk of the data folder is a warning."""
 NO_SPACE_BYTES = 16 * 1024 * 1024
-"""Less than this is an error: SQLite needs some to write its log back."""
+"""Less than this is an error, because SQLite needs some space to write its log back."""
 PROBE_BYTES = 64 * 1024
 PATIENCE_S = 2.0
-"""So long a server is waited for."""
+"""The longest wait for a server's answer."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was looked at, and how it is."""
+    """One thing that was checked, and its condition."""
 
     check: str
     level: Level
     what: str
     remedy: str = ""
-    """What to do; commands stand in backticks."""
+    """What to do; commands are in backticks."""
 
 
 class Patient(NamedTuple):
-    """What is looked at."""
+    """The queue and the data folder that are checked."""
 
     settings: Settings
-    """Those of the queue that is looked at."""
+    """The settings of the queue that is checked."""
     folder: Path
-    """The data folder of this command line, where the worker in the background belongs."""
+    """The data folder of this command line, to which the worker in the background belongs."""
 
     @property
     def url(self) -> str:
-        """The queue."""
+        """The queue's URL."""
         return self.settings.queue_url
 
     @property
@@ -88,19 +88,19 @@ class Patient(NamedTuple):
 
 
 def settings_findings(error: ReverieError) -> list[Finding]:
-    """Settings that cannot be read."""
+    """Findings about settings that cannot be read."""
     remedy = "correct it there, and see whether all is right then: `reverie config check`"
     return [_error("settings", line, remedy) for line in str(error).splitlines()]
 
 
 def app_findings(error: AppNotFoundError) -> list[Finding]:
-    """An app that the settings name and that cannot be loaded."""
+    """Findings about an app that the settings name and that cannot be loaded."""
     remedy = "correct the setting app (REVERIE_APP), or run this in the folder of the app"
     return [_error("app", str(error), remedy)]
 
 
 def versions(patient: Patient) -> list[Finding]:
-    """What runs here."""
+    """Report the versions in use and the queue's URL."""
     what = (
         f"Reverie {__version__}, Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, "
         f"queue {redacted(patient.url)}"
@@ -109,7 +109,7 @@ def versions(patient: Patient) -> list[Finding]:
 
 
 def data_folder(patient: Patient) -> list[Finding]:
-    """Whether the data folder can be written."""
+    """Check that the data folder can be written."""
     folder = patient.folder
     if not folder.exists():
         above = next(parent for parent in folder.parents if parent.exists())
@@ -136,12 +136,12 @@ def _unwritable(folder: Path, error: OSError) -> list[Finding]:
         remedy = f"let it write there: `{command}` (or chown); or {_other_folder()}"
         return [_error("data_folder", what, remedy)]
     if shutil.disk_usage(folder).free < NO_SPACE_BYTES:
-        return []  # `disk` says it
+        return []  # the check `disk` reports it
     return [_error("data_folder", what, f"free space or raise the quota there; or {_other_folder()}")]
 
 
 def disk(patient: Patient) -> list[Finding]:
-    """How much space is left where data is written."""
+    """Check how much space is left where data is written."""
     folders = {patient.folder, *([patient.file.parent] if patient.file else [])}
     existing = {next(path for path in (folder, *folder.parents) if path.exists()) for folder in folders}
     devices = {path.stat().st_dev: path for path in sorted(existing)}
@@ -163,7 +163,7 @@ def _space(folder: Path) -> Finding:
 
 
 def queue(patient: Patient) -> list[Finding]:
-    """Whether the queue can be opened, and what the rules of the alerts say about it."""
+    """Check that the queue can be opened, and report its alerts."""
     from reverie.face.scheduler import Scheduler
 
     file = patient.file
@@ -182,7 +182,7 @@ def queue(patient: Patient) -> list[Finding]:
     findings = [
         Finding(check=alert.rule, level=alert.level, what=alert.message, remedy=alert.remedy)
         for alert in alerts
-        if health.workers or alert.rule not in {"unhandled", "stalled"}  # `_no_worker` says it once
+        if health.workers or alert.rule not in {"unhandled", "stalled"}  # `_no_worker` reports these
     ]
     return [
         _ok("queue", _about(health)),
@@ -193,7 +193,7 @@ def queue(patient: Patient) -> list[Finding]:
 
 
 def _redis(patient: Patient) -> list[Finding]:
-    """What `reverie redis check` says of the server of a queue, if there is one that answers."""
+    """Report what `reverie redis check` says about the queue's server, if that is a Redis that answers."""
     import asyncio
 
     if not patient.url.startswith(("redis:", "rediss:", "unix:")):
@@ -212,7 +212,7 @@ def _redis(patient: Patient) -> list[Finding]:
             )
         )
     except ReverieError:
-        return []  # opening the queue says why
+        return []  # opening the queue reports why
     levels: dict[str, Level] = {"ok": "ok", "advice": "note", "problem": "error"}
     return [
         Finding(
@@ -233,7 +233,7 @@ def _about(health: Health) -> str:
 
 
 def _no_worker(patient: Patient, pending: int) -> list[Finding]:
-    """What to say of a queue that no worker uses."""
+    """Findings about a queue that no worker uses."""
     wait = "1 message waits" if pending == 1 else f"{pending} messages wait"
     daemon = Daemon(patient.folder)
     running, ours = daemon.running(), whole_url(patient.url)
@@ -282,7 +282,7 @@ def _unusable(patient: Patient, error: ReverieError) -> Finding:
 
 
 def daemon(patient: Patient) -> list[Finding]:
-    """Whether the worker in the background is what its lock and its file say."""
+    """Check that the worker in the background is the one that its lock and its state file say."""
     daemon = Daemon(patient.folder)
     running, state, locked = daemon.running(), daemon.state(), daemon.is_locked
     if running is None and locked:
@@ -315,7 +315,7 @@ def daemon(patient: Patient) -> list[Finding]:
 
 
 def sockets(patient: Patient) -> list[Finding]:
-    """Whether the processes that use the file hear each other."""
+    """Check that the processes that use the queue's file can reach each other."""
     folder = None if patient.file is None else peers_folder(str(patient.file))
     if folder is None or not folder.is_dir():
         return []
@@ -324,13 +324,13 @@ def sockets(patient: Patient) -> list[Finding]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mouth:
             mouth.setblocking(False)
             try:
-                mouth.sendto(b"[]", str(address))  # nothing new
+                mouth.sendto(b"[]", str(address))  # an announcement of no messages
             except ConnectionRefusedError:
                 old.append(address)
             except BlockingIOError:
                 deaf.append(address)
             except OSError:
-                continue  # it has just gone
+                continue  # its process has just ended
     findings = [_hung(address) for address in deaf]
     if old:
         are = (
@@ -353,7 +353,7 @@ def _hung(address: Path) -> Finding:
 
 
 def spool(patient: Patient) -> list[Finding]:
-    """Captured messages that wait for the queue, or will never get there."""
+    """Report captured messages that wait for the queue, or that cannot be read."""
     folder = patient.settings.spool_dir
     if not folder.is_dir():
         return []
@@ -384,7 +384,7 @@ def _count(folder: Path, wanted: Callable[[str], object]) -> int:
 
 
 def server(patient: Patient) -> list[Finding]:
-    """Whether a server answers where the settings say, and what it knows of itself."""
+    """Check whether a server answers at the address in the settings, and report its own alerts."""
     settings = patient.settings.server
     if settings.port == 0:
         return []

@@ -31,7 +31,7 @@ def doctor(
 
     Example: reverie doctor
     """
-    logging.getLogger("reverie").setLevel(logging.CRITICAL)  # what would be logged is said as a finding
+    logging.getLogger("reverie").setLevel(logging.CRITICAL)  # the findings say what would be logged
     findings = _examine(url, app)
     worst = max((EXIT_CODES[one.level] for one in findings), default=0)
     if json:
@@ -63,7 +63,7 @@ def _examine(url: str | None, app: str | None) -> list[Finding]:
     except AppNotFoundError as error:
         findings += app_findings(error)
     except ReverieError:
-        pass  # the check of the queue says it
+        pass  # the check of the queue reports it
     patient = Patient(of_queue, settings.data_dir.expanduser().resolve())
     for check in CHECKS:
         try:
