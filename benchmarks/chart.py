@@ -1,4 +1,4 @@
-"""The figures of a run as a picture."""
+"""Draw the figures of a run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["OURS", "PEER", "RAW", "Bar", "Panel", "Target", "check", "draw"]
 
 OURS, RAW, PEER, AIM = "#2f6f9f", "#9aa5ad", "#d9a441", "#b03a2e"
 Bar = tuple[str, float, str, str]
-"""What it is, its length, what stands at its end, its colour."""
+"""A bar's name, its length, the text at its end, its colour."""
 
 
 class Target(NamedTuple):
-    """A line at what was aimed at, and what stands beside it."""
+    """A line at a target's value, and the text beside it."""
 
     where: float
     words: str
 
 
 Panel = tuple[str, list[Bar], list[Target]]
-"""Its title, its bars, its targets."""
+"""A panel's title, its bars, its targets."""
 
 
 def check(path: Path) -> None:
-    """Refuse before anything is measured what would fail at the end."""
+    """Refuse a path at which the chart could not be drawn, before anything is measured."""
     require("matplotlib", "matplotlib")
     if path.suffix != ".png":
         raise SystemExit(f"{path} should end with .png")
@@ -54,7 +54,7 @@ def _draw_panel(place: Any, title: str, bars: list[Bar], targets: list[Target]) 
     drawn = place.barh(names, lengths, color=colours, height=0.6)
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the line of a target may pass there
     place.bar_label(drawn, labels=texts, padding=4, fontsize=9, bbox=behind, zorder=3)
-    # downwards, and bars of about the same height everywhere
+    # from top to bottom, and with bars of about the same height in all panels
     place.set_ylim(max(len(bars), 4) - 0.4 + 0.4 * len(targets), -0.6)
     longest = max(*lengths, *(target.where for target in targets))
     place.set_xlim(0, longest * 1.4)  # room for the figures at the ends

@@ -1,4 +1,4 @@
-"""Reverie as it is shipped: what every measurement runs with."""
+"""The shipped defaults, with which every measurement runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["shipped_settings"]
 
 
 def shipped_settings(url: str) -> Settings:
-    """The shipped defaults with the queue at `url`; ends the program if something else is in force here.
+    """The shipped defaults with the queue at `url`; ends the program if other settings are in force here.
 
-    Memory is kept beside the queue: in the same file, or in the folder of the server's socket.
+    Memories are kept beside the queue: in the same file, or in the folder of the server's socket.
     """
     changed = sorted(name for name in os.environ if name.startswith("REVERIE_"))
     if file := settings_file():
@@ -29,6 +29,6 @@ def shipped_settings(url: str) -> Settings:
     queue = {
         "url": url,
         "allow_volatile": True,
-    }  # accepts a server without persistence, and does nothing else
+    }  # allow_volatile accepts a server without persistence, and changes nothing else
     beside = {"data_dir": Path(url.removeprefix("unix://")).parent} if url.startswith("unix:") else {}
     return load_settings(queue=queue, **beside)

@@ -1,7 +1,7 @@
-"""What looking in costs: draining while others listen, and asking how things stand among a million items.
+"""What observation costs: draining while others listen, and status requests among a million items.
 
-Drains are measured in rounds, all ways in turn and each round in another order, on fresh files; a figure is
-the median of its rounds. Questions are asked over HTTP, of a server in a process of its own.
+Drains are measured in rounds on fresh files. Each round measures all ways, in another order; a figure is the
+median of its rounds. Status requests go over HTTP to a server in a process of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAYS = {"none": "nobody listens", "subscribers": "ten subscribers", "log": "log 
 def measure(
     messages: int, lanes: int, rounds: int, items: int, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """All figures, ready for JSON."""
+    """Measure all figures, ready for JSON."""
     rates = _drain_in_turn(messages, lanes, rounds, progress)
     medians = {way: statistics.median(found) for way, found in rates.items()}
     figures: dict[str, Any] = {
@@ -87,7 +87,7 @@ def _fill(url: str, messages: int, lanes: int) -> None:
 
 
 def _ask(folder: Path, items: int, progress: Callable[[str], None]) -> dict[str, float]:
-    """Ask a server that has so many completed items."""
+    """Measure status requests to a server with this many completed items."""
     url = f"sqlite:///{folder}/queue.db"
     progress(f"submitting {items:,} items")
     _fill(url, items, USERS)
@@ -120,7 +120,7 @@ def _median(get: Callable[[str], Any], questions: list[str]) -> float:
 
 @contextmanager
 def _server(url: str) -> Iterator[Callable[[str], Any]]:
-    """A server on a free port, and a function that asks it."""
+    """Start a server on a free port, and yield a function that sends it a GET request."""
     environment = os.environ | {"REVERIE_QUEUE__URL": url, "REVERIE_SERVER__PORT": "0"}
     command = [sys.executable, "-m", "reverie", "serve"]
     with subprocess.Popen(

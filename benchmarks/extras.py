@@ -1,4 +1,4 @@
-"""What only the benchmarks need."""
+"""Packages that only the benchmarks need."""
 
 from __future__ import annotations
 

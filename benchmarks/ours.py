@@ -1,4 +1,4 @@
-"""Reverie itself, at its shipped defaults."""
+"""Measure Reverie itself, at its shipped defaults."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = [
 
 PROBES = 300
 PAUSE_S = (0.005, 0.05)
-"""Bounds of the random pause between two probes, so that they meet the worker at rest and in no rhythm."""
+"""Bounds of the random pause between two probes: each one meets a worker at rest, and in no rhythm."""
 SETTLE_S = 1.0
 """How long a worker is left alone after its start before it counts as idle."""
 IDLE_S = 10.0
 """How long an idle worker is watched."""
 PATIENCE_S = 60.0
 SLOWEST_RATE = 200.0
-"""Messages a second; a worker that drains fewer is given up."""
+"""Messages a second; the measurement of a slower worker is given up."""
 PROBE_PATIENCE_S = 30.0
 
 
@@ -61,7 +61,7 @@ def make_messages(count: int, lanes: int, first: int = 0, content: str = "{}") -
 
 
 def submit_singly(scheduler: Scheduler, messages: int, lanes: int) -> float:
-    """One caller, one message per call; messages per second."""
+    """Measure one caller with one message per call; messages per second."""
     began = time.perf_counter()
     for n in range(messages):
         scheduler.submit("noop", user_id=f"user-{n % lanes}", content="{}")
@@ -69,7 +69,7 @@ def submit_singly(scheduler: Scheduler, messages: int, lanes: int) -> float:
 
 
 def submit_by_threads(scheduler: Scheduler, messages: int, lanes: int, threads: int) -> float:
-    """Many callers of one scheduler, one message per call; messages per second of all together."""
+    """Measure many callers of one scheduler with one message per call; messages per second in all."""
     share = messages // threads
     gate = threading.Barrier(threads + 1)
     failures: list[Exception] = []
@@ -96,7 +96,7 @@ def submit_by_threads(scheduler: Scheduler, messages: int, lanes: int, threads: 
 
 
 def submit_in_batches(scheduler: Scheduler, messages: list[Message], batch: int) -> float:
-    """One caller, `batch` messages per call; messages per second."""
+    """Measure one caller with `batch` messages per call; messages per second."""
     began = time.perf_counter()
     for start in range(0, len(messages), batch):
         scheduler.submit_messages(messages[start : start + batch])
@@ -104,9 +104,9 @@ def submit_in_batches(scheduler: Scheduler, messages: list[Message], batch: int)
 
 
 def drain_by_process(url: str, messages: int, way: str = "none") -> float:
-    """One worker in a process of its own, from its start until all rows are completed; messages per second.
+    """Drain by a worker process, from its start until all messages are completed; messages per second.
 
-    A process of its own is how a worker is run, and nothing of the measuring program shares its interpreter.
+    Workers usually run in a process of their own, and the measuring program does not share its interpreter.
     Starting Python and importing Reverie is not counted; opening the file and starting the worker is.
     """
     with worker_process("drain", url, str(messages), way) as worker:
@@ -116,7 +116,7 @@ def drain_by_process(url: str, messages: int, way: str = "none") -> float:
 
 
 def drain_here(scheduler: Scheduler, messages: list[Message]) -> float:
-    """A worker in this process, for a backend that no other process can reach; messages per second."""
+    """Drain by a worker in this process, for a backend that no other can reach; messages per second."""
     done = threading.Event()
     left = len(messages)
     last: list[Message] = []
@@ -143,19 +143,19 @@ def drain_here(scheduler: Scheduler, messages: list[Message]) -> float:
 
 @dataclass(frozen=True)
 class IdleWorker:
-    """What an idle worker costs, and how soon it begins."""
+    """What an idle worker costs, and how soon it starts a handler."""
 
     latencies: list[float]
     """Milliseconds from before a submit to its handler's start."""
     cpu_percent: float
-    """CPU time of the process, all its threads, over the time on the wall."""
+    """CPU time of all threads of the process over the elapsed time."""
     counted_per_s: float
 
 
 def watch_idle_process(
     url: str, count: Callable[[], int] = lambda: 0, probes: int = PROBES, seconds: float = IDLE_S
 ) -> IdleWorker:
-    """Leave a worker process alone for a while, then submit to it; `count` counts while it is left alone.
+    """Leave a worker process idle for `seconds`, then submit probes; `count` is read around the idle time.
 
     `time.monotonic()` is one clock for all processes of a Linux machine.
     """
@@ -181,7 +181,7 @@ def watch_idle_process(
 
 
 def latencies_here(scheduler: Scheduler, probes: int = PROBES) -> list[float]:
-    """The same with an idle worker in this process, which must be started."""
+    """Measure the latencies of an idle worker in this process, which must be started."""
     started: list[float] = []
     heard = threading.Event()
 
@@ -209,7 +209,7 @@ def percentiles(latencies: list[float]) -> dict[str, float]:
 
 
 def probe_now_and_then(probe: Callable[[], float], probes: int) -> list[float]:
-    """What `probe` answers in seconds, as milliseconds, with random pauses in between."""
+    """Call `probe` with random pauses in between; return its answers in milliseconds."""
     pauses = random.Random(1)
     latencies = []
     for _ in range(probes):

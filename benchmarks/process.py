@@ -1,4 +1,4 @@
-"""Starting the worker process and talking to it in lines."""
+"""Start a worker process, and talk to it in lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["WorkerProcess", "worker_process"]
 
 PATIENCE_S = 600.0
-"""How long an answer is waited for before the measurement is given up."""
+"""The longest wait for an answer; then the measurement is given up."""
 
 
 class WorkerProcess:
@@ -31,7 +31,7 @@ class WorkerProcess:
         self._process.stdin.flush()
 
     def hear(self, word: str, patience_s: float = PATIENCE_S) -> list[str]:
-        """The next line, which must begin with `word`: the words after it."""
+        """Read the next line, which must begin with `word`; return the words after it."""
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -53,7 +53,7 @@ class WorkerProcess:
 def worker_process(
     *arguments: str, module: str = "benchmarks.worker", environment: dict[str, str] | None = None
 ) -> Iterator[WorkerProcess]:
-    """Run a module that is measured, when it is ready; it stops when nobody talks to it any more."""
+    """Start a module in a process of its own and wait until it is ready; it stops when the block ends."""
     command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""One run over one backend, and what is the same in all of them."""
+"""One run on one backend, with the figures that all backends share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["measure"]
 def measure(
     backend: str, sizes: Sizes, progress: Callable[[str], None], server_binary: Path | None = None
 ) -> dict[str, Any]:
-    """All figures of one backend, ready for JSON."""
+    """Measure all figures of one backend, ready for JSON."""
     about = {
         "backend": backend,
         "messages": sizes.messages,

@@ -1,4 +1,4 @@
-"""What a person sees: progress on standard error while it runs, a table at the end."""
+"""What a benchmark prints for people: progress on standard error while it runs, a table at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATES = {
 
 @contextmanager
 def shown_progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show what is being measured, in one line that changes."""
+    """Show in one changing line what is being measured."""
     if quiet:
         yield lambda _: None
         return
@@ -32,7 +32,7 @@ def shown_progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def print_targets(figures: dict[str, Any]) -> None:
-    """Print what was aimed at and what was found."""
+    """Print each target and the value that was measured."""
     targets = Table("target", "wanted", "found", "reached", title="Targets")
     for name, target in figures["targets"].items():
         targets.add_row(name, target["target"], str(target["value"]), "yes" if target["reached"] else "no")

@@ -1,4 +1,4 @@
-"""What the runs of all backends have in common: their sizes, their rounds, and how rounds become a figure."""
+"""Shared by the runs on all backends: sizes, rounds, and how rounds become a figure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ THREADS = 64
 CALLS_PER_THREAD = 50
 MOST_NOISE = 2.0
 Rounds = defaultdict[str, list[float]]
-"""By the name of a figure: its value in each round."""
+"""Name of a figure → its value in each round."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ def new_rounds() -> Rounds:
 
 
 def submit_singly(rounds: Rounds, scheduler: Scheduler, sizes: Sizes) -> None:
-    """One caller, one message per call."""
+    """Measure one caller with one message per call."""
     rate = ours.submit_singly(scheduler, min(SINGLES, sizes.messages), sizes.lanes)
     rounds["submit_one_rate"].append(rate)
 
 
 def submit_by_callers(rounds: Rounds, scheduler: Scheduler, sizes: Sizes) -> None:
-    """64 callers, one message per call."""
+    """Measure 64 callers with one message per call."""
     rate = ours.submit_by_threads(scheduler, THREADS * CALLS_PER_THREAD, sizes.lanes, THREADS)
     rounds["submit_64_rate"].append(rate)
 
@@ -72,6 +72,6 @@ def as_whole_numbers(rounds: Rounds) -> dict[str, list[int]]:
 
 
 def noise_of(*same: Collection[float]) -> dict[str, Any]:
-    """The fastest of what should be the same over the slowest; above 2 the machine was busy otherwise."""
+    """The fastest of several equal measurements over the slowest; above 2, the machine was busy."""
     noise = max(max(rates) / min(rates) for rates in same)
     return {"noise": round(noise, 2), "quiet": noise <= MOST_NOISE}

@@ -1,4 +1,4 @@
-"""What was aimed at, and whether a run reached it."""
+"""The targets, and whether a run reached them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["judged", "ratios", "to_best"]
 
 
 def judged(aims: dict[str, tuple[float, str, float]]) -> dict[str, Any]:
-    """Each aim with what was found, what was wanted, and whether it is reached."""
+    """Each target with the value that was measured, the bound, and whether it is reached."""
     return {
         name: {"value": round(value, 4), "target": f"{sign} {bound:g}", "reached": _holds(value, sign, bound)}
         for name, (value, sign, bound) in aims.items()
@@ -16,7 +16,7 @@ def judged(aims: dict[str, tuple[float, str, float]]) -> dict[str, Any]:
 
 
 def to_best(figures: dict[str, Any], peers: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Our rates over the best of the neighbours'."""
+    """Our rates divided by the best rate among the neighbours."""
     return {
         name: figures[f"{name}_rate"] / max(peer[f"{name}_rate"] for peer in peers.values())
         for name in ("drain", "submit_one")

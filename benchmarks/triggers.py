@@ -1,7 +1,7 @@
 """Timed tasks: how fast activity is noted, how fast due tasks become messages, and how late they begin.
 
-Each backend is measured with few tasks that wait and with very many: what waits must not slow down what is
-due. The neighbour is APScheduler 3 with its SQLAlchemy store on SQLite.
+Each backend is measured with few waiting tasks and with very many, because waiting tasks must not slow down
+due ones. The neighbour is APScheduler 3 with its SQLAlchemy store on SQLite.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAR_MS = 30 * 24 * 3600 * 1000
 PER_SECOND = 1000
 SECONDS = 10
 AHEAD_MS = 3000
-"""The first of the tasks whose lateness is measured is due so long after they are scheduled."""
+"""The time from scheduling the tasks whose lateness is measured until the first of them is due."""
 PATIENCE_S = 300.0
 TYPE = "bench"
 RATES = ("schedule_rate", "schedule_batch_rate", "fire_rate")
@@ -45,7 +45,7 @@ RATES = ("schedule_rate", "schedule_batch_rate", "fire_rate")
 def measure(
     waiting: int, due: int, progress: Callable[[str], None], server_binary: Path | None
 ) -> dict[str, Any]:
-    """All figures, ready for JSON."""
+    """Measure all figures, ready for JSON."""
     peer = _apscheduler(min(due, 2000), progress)
     found: dict[str, dict[str, Any]] = {}
     for backend in ("sqlite", "redis"):
@@ -152,7 +152,7 @@ async def _fire(scheduler: AsyncScheduler, count: int) -> int:
 
 
 async def _lateness(scheduler: AsyncScheduler) -> dict[str, float]:
-    """How long after its due time the handler of a task begins, when so many are due each second."""
+    """How long after its due time the handler of a task begins, with `PER_SECOND` tasks due each second."""
     late: list[float] = []
     done = asyncio.Event()
 
@@ -164,7 +164,7 @@ async def _lateness(scheduler: AsyncScheduler) -> dict[str, float]:
                 done.set()
 
     async with scheduler:
-        while (await scheduler.observe.counts()).all_tasks_summary.waiting:  # noqa: ASYNC110  what was fired before
+        while (await scheduler.observe.counts()).all_tasks_summary.waiting:  # noqa: ASYNC110  wait for the tasks fired before
             await asyncio.sleep(0.05)
         total, began = PER_SECOND * SECONDS, time.time()
         for start in range(0, total, BATCH):
@@ -184,7 +184,7 @@ async def _lateness(scheduler: AsyncScheduler) -> dict[str, float]:
 
 
 def _apscheduler(count: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """The neighbour: jobs that are all due, from its start until all have run."""
+    """Measure the neighbour: all jobs are due, and the time counts until the last one has run."""
     progress(f"apscheduler: {count:,} jobs")
     background = require("apscheduler.schedulers.background", "apscheduler<4")
     store = require("apscheduler.jobstores.sqlalchemy", "apscheduler<4")
@@ -211,7 +211,7 @@ def _apscheduler(count: int, progress: Callable[[str], None]) -> dict[str, Any]:
 
 
 class _Ran:
-    """How many jobs of the neighbour have not run; its jobs must be functions that can be imported."""
+    """Counts the neighbour's jobs that have not run. It is global, because a job must be importable."""
 
     lock = threading.Lock()
     left = 0

@@ -1,8 +1,8 @@
-"""One message's way over HTTP on SQLite: how many files, functions and calls of the package it passes.
+"""Count the files, functions and calls of the package that one message passes, over HTTP on SQLite.
 
 A server runs in this process, as `reverie serve` does. From `POST /product/add` until `POST /product/search`
-has found the memory, every function of the package that is called on any thread is noted. Comprehensions and
-generator expressions do not count; a coroutine that goes on after a wait counts as one call more.
+has found the memory, every call of a function of the package is counted, on any thread. Comprehensions and
+generator expressions do not count; a coroutine that goes on after a wait counts as one more call.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["measure"]
 PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"
 NOT_COUNTED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<module>"})
 SETTLE_S = 1.0
-"""The server is left alone for so long before the walk, so that what belongs to its start is over."""
+"""How long the server is left alone before the walk: its start must be over."""
 WORK_S = 0.3
-"""The worker gets so long before the search; no duty that looks every other second falls into it."""
+"""The worker's time before the search: too short for the duties that run every second or two."""
 TEXT = "I moved to Lisbon in May"
 
 
@@ -73,7 +73,7 @@ class Tracer:
 
 
 def measure(*, show_names: bool = False) -> dict[str, Any]:
-    """Walk once through a fresh server."""
+    """Send one message through a fresh server, and return the counts."""
     tracer = Tracer()
     threading.setprofile(tracer)
     sys.setprofile(tracer)
@@ -98,7 +98,7 @@ def measure(*, show_names: bool = False) -> dict[str, Any]:
 
 
 def _walk(address: str, tracer: Tracer, problems: list[BaseException]) -> None:
-    """The client: waits for the server, hands over one memory, finds it, ends the server."""
+    """Be the client: wait for the server, add one memory, find it, end the server."""
     try:
         while not _ask(address, "/ready")["ready"]:
             time.sleep(0.05)
@@ -109,8 +109,8 @@ def _walk(address: str, tracer: Tracer, problems: list[BaseException]) -> None:
         found = _ask(address, "/product/search", {"user_id": "ann", "query": "Who moved to Lisbon?"})
         tracer.active = False
         if found["data"]["text_mem"][0]["memories"][0]["memory"] != TEXT:
-            raise SystemExit(f"the memory was not found: {found}")  # noqa: TRY301  told by the main thread
-    except BaseException as error:  # noqa: BLE001  the main thread tells it
+            raise SystemExit(f"the memory was not found: {found}")  # noqa: TRY301  the main thread raises it
+    except BaseException as error:  # noqa: BLE001  the main thread raises it
         problems.append(error)
     finally:
         tracer.active = False

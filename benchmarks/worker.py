@@ -1,6 +1,6 @@
 """The worker process that is measured: `python -m benchmarks.worker serve URL` or `drain URL MESSAGES WAY`.
 
-It talks in lines: `ready` when it can begin, then what its mode says.
+It prints lines: `ready` when it can begin, then those of its mode, `serve` or `drain`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SUBSCRIBERS = 10
 EVENTS_OF_ONE = 3
-"""Of each message that was submitted before: dequeue, start, finish."""
+"""Events of each message that was submitted before the start: dequeue, start, finish."""
 LOOK_S = 0.002
 """How often the queue is asked whether all is completed, once all handlers have run."""
 
@@ -49,9 +49,9 @@ async def serve(url: str) -> None:
 
 
 async def drain(url: str, messages: int, way: str) -> None:
-    """After a line comes in: say how many seconds it took until all messages were completed.
+    """Wait for a line, then print how many seconds it took until all messages were completed.
 
-    `way` says who listens: none, ten subscribers, or the log.
+    `way` says what listens to the events: `none`, ten `subscribers`, or the `log`.
     """
     settings = shipped_settings(url)
     if way == "log":

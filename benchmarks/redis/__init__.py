@@ -1,1 +1,1 @@
-"""The queue on Redis or Valkey, beside what the server can do and beside other queues on the same server."""
+"""Compare the queue on Redis or Valkey with the server's raw limit and with other queues on it."""

@@ -1,7 +1,7 @@
 """The process that submits to a neighbour: `python -m benchmarks.redis.client NAME`.
 
-It talks in lines: `ready`, then `submitted SECONDS` after `submit COUNT`, and `probed` with the milliseconds
-from before each submit to its task's start after `probe COUNT`.
+It prints `ready`. It answers `submit COUNT` with `submitted SECONDS`, and `probe COUNT` with `probed` and the
+milliseconds from before each submit to its task's start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.ours import probe_now_and_then
 from benchmarks.redis.apps.surroundings import ENTRY, RECORD
 
 LOOK_S = 0.002
-"""How often the record is looked at for a probe; what counts is the moment that stands in it."""
+"""The pause between two looks at the record; it does not matter, because the record has the moment itself."""
 PATIENCE_S = 30.0
 
 

@@ -1,4 +1,4 @@
-"""What the chart of a run on Redis shows."""
+"""The panels of the chart of a run on Redis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["panels", "title"]
 
 
 def panels(figures: dict[str, Any]) -> list[Panel]:
-    """Submit, drain, latency, lanes and memory, ours beside the raw limit and the neighbours."""
+    """Panels of submit, drain, latency, lanes and memory: ours, the raw limit and the neighbours."""
     return [
         _singles(figures),
         _batches(figures),
@@ -26,7 +26,7 @@ def panels(figures: dict[str, Any]) -> list[Panel]:
 
 
 def title(figures: dict[str, Any]) -> str:
-    """What was measured, and on what."""
+    """The chart's title: what was measured, and on what."""
     versions, server = figures["versions"], figures["server"]
     peers = ", ".join(f"{name} {versions[name]}" for name in figures["peers"])
     return (

@@ -1,8 +1,8 @@
-"""The neighbours: other queues on the same server, each with its own worker command.
+"""The neighbours: other queues on the same kind of server, each with its own worker command.
 
-Each is measured with the settings that its documentation has for many short tasks; of each figure the best of
-these counts. One process submits; their workers are several processes or threads. Tasks are counted from when
-a tenth of them has run, so that no start of a process is in the figure. None of them keeps lanes, or the
+Each is measured with the settings that its documentation has for many short tasks; the best value of each
+figure counts. One process submits; the workers are several processes or threads. A drain is timed after a
+tenth of the tasks has run, so that no start of a process is in the figure. No neighbour keeps lanes, or the
 status of a task.
 """
 
@@ -35,7 +35,7 @@ PEERS = {
     "taskiq": "taskiq",
     "celery": "celery",
 }
-"""Modules that are needed, and their packages."""
+"""Module that is needed → its package."""
 MESSAGES = 10_000
 PROBES = 200
 WARM_UP = 10
@@ -55,7 +55,7 @@ class Way:
 
     @property
     def setting(self) -> str:
-        """The same as a person would type it."""
+        """The environment and the arguments as a person would type them."""
         names = (f"{name}={value}" for name, value in self.environment.items())
         return " ".join([*names, self.arguments])
 
@@ -79,7 +79,7 @@ WAYS = [
 
 
 def measure_peers(binary: Path, messages: int, progress: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-    """By name: messages per second submitted one by one, and drained; the latency of an idle worker."""
+    """Measure each neighbour: messages per second submitted singly, and drained; latency when idle."""
     messages = min(messages, MESSAGES)
     peers: dict[str, dict[str, Any]] = {}
     for way in WAYS:
@@ -92,7 +92,7 @@ def measure_peers(binary: Path, messages: int, progress: Callable[[str], None]) 
             if key not in best or better(best[key], value) != best[key]:
                 best[key] = value
                 best[f"{key}_setting"] = way.setting
-        best.pop("submit_one_rate_setting", None)  # the setting is the worker's
+        best.pop("submit_one_rate_setting", None)  # a setting is about the worker, not about the submit
     return peers
 
 
@@ -121,7 +121,7 @@ def _measure(way: Way, server: Server, messages: int) -> dict[str, float]:
 
 
 def _wait_for(record: Path, messages: int, worker: subprocess.Popen[bytes], log: Path) -> list[float]:
-    """When each task began, once so many have."""
+    """Wait until this many tasks have begun; return when each began."""
     deadline = time.monotonic() + DRAIN_PATIENCE_S
     while record.stat().st_size < messages * ENTRY.size:
         if worker.poll() is not None or time.monotonic() > deadline:
@@ -134,7 +134,7 @@ def _wait_for(record: Path, messages: int, worker: subprocess.Popen[bytes], log:
 
 @contextmanager
 def _worker(way: Way, log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker by the neighbour's own command, ended with all its processes."""
+    """Start a worker by the neighbour's own command; end it with all its processes."""
     command = [sys.executable, "-m", *way.arguments.split()]
     with (
         log.open("wb") as output,

@@ -1,10 +1,10 @@
 #!lua name=reverie_benchmarks
 
--- The least that a queue with statuses must do: one stream, a status as JSON for every move, nothing looked up.
+-- The least that a queue with statuses must do: one stream, a status as JSON for every move, no lookups.
 
 local STREAM = 'raw'
 local GROUP = 'raw'
--- As long as the status that the queue writes.
+-- This text is as long as the status that the queue writes.
 local STATUS = '{"status":"%s","attempts":%d,"losses":0,"submitted_at":%s,"started_at":%s,"redis_message_id":"%s",'
   .. '"claim_id":"%s",%s"task_type":"noop","mem_cube_id":"%s","level":3,'
   .. '"fingerprint":"d045e588f07e87baf03842207d5882c4","lane":"%s:%s:noop","seq":0}'
@@ -26,7 +26,7 @@ local function submit(_, arguments)
   end
 end
 
--- Arguments: the time, the id of the claim, how many. The answer is the entries of the stream.
+-- Arguments: the time, the claim id, the largest number of messages. Returns the entries of the stream.
 local function claim(_, arguments)
   local now, claim_id, most = unpack(arguments)
   local streams = redis.call('XREADGROUP', 'GROUP', GROUP, GROUP, 'COUNT', most, 'STREAMS', STREAM, '>')

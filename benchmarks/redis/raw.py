@@ -1,4 +1,4 @@
-"""The limit: one stream and a status for every move, by one loop and the fewest calls."""
+"""The raw limit: one stream and a written status for every move, in one loop with the fewest calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["RawQueue"]
 CLAIM = 500
 BODY = '{{"user_id":"{0}","label":"noop","content":"{{}}","item_id":"{1}","mem_cube_id":"{0}","level":3}}'
 Row = tuple[str, str, str]
-"""User, item, body."""
+"""The user, the item id and the body of a message."""
 
 
 class RawQueue:
@@ -31,15 +31,15 @@ class RawQueue:
         client.xgroup_create("raw", "raw", id="0", mkstream=True)
 
     def submit_singly(self, messages: int) -> float:
-        """One message per call; messages per second."""
+        """Submit one message per call; messages per second."""
         return self._submit(messages, 1)
 
     def submit_in_batches(self, messages: int, batch: int) -> float:
-        """`batch` messages per call; messages per second."""
+        """Submit `batch` messages per call; messages per second."""
         return self._submit(messages, batch)
 
     def drain(self, messages: int) -> float:
-        """Claim up to 500 by one call, complete them by another; messages per second."""
+        """Claim up to 500 messages by one call, complete them by another; messages per second."""
         completed = 0
         began = time.perf_counter()
         while claimed := self._call("raw_claim", secrets.token_hex(16), str(CLAIM)):
@@ -64,7 +64,7 @@ class RawQueue:
         return answer
 
     def _rows(self, count: int) -> list[Row]:
-        """Made before the clock starts: only the server and its client are measured."""
+        """Make the rows before the clock starts: only the server and its client are measured."""
         first, self._written = self._written, self._written + count
         rows = []
         for n in range(first, first + count):

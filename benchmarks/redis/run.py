@@ -1,9 +1,9 @@
 """One run on Redis or Valkey: ours, the raw limit and the neighbours, on servers of one kind and setting.
 
-Machines are noisy, so what is compared with the raw limit is measured in rounds, ours and raw in turn and
-each first in every other round, on fresh servers; a figure is the median of its rounds. Before each part and
-at the end there is a short raw drain, the same every time. `noise` is the fastest raw drain over the slowest.
-If it is above 2, `quiet` is false: measure again before you believe it.
+Figures that are compared with the raw limit are measured in rounds, because machines are noisy: ours and raw
+in turn, each first in every other round, on fresh servers. A figure is the median of its rounds. Before each
+part and at the end there is the same short raw drain. `noise` is the fastest raw drain over the slowest. If
+it is above 2, `quiet` is false: measure again before you believe the figures.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 __all__ = ["measure"]
 
 CONTENT = "x" * 400
-"""Of the messages whose memory is measured."""
+"""The content of the messages whose memory is measured."""
 NODE_SIZES = ("0", "300", "600", "1024", "4096")
-"""Of `stream-node-max-bytes`; 0 is no limit, 4096 what servers come with."""
+"""Values of `stream-node-max-bytes`; 0 means no limit, 4096 is the servers' default."""
 OTHER_DURABILITIES = {
     "drain_rate_always": {"appendfsync": "always"},
     "drain_rate_no_aof": {"appendonly": "no"},
 }
 OURS = {NODE_SIZE: OUR_NODE_SIZE}
 AT_ONCE = 50_000
-"""So many messages are made before the clock starts; a million would take a gigabyte."""
+"""The most messages that are made before the clock starts; a million would take a gigabyte."""
 YARDSTICK = 10_000
-"""Messages of a short raw drain."""
+"""The number of messages in a short raw drain."""
 FEW_ROUNDS = 3
-"""For figures that stand beside the main ones."""
+"""The number of rounds for secondary figures."""
 
 
 def measure(sizes: Sizes, progress: Callable[[str], None], server_binary: Path | None) -> dict[str, Any]:
-    """All figures, ready for JSON."""
+    """Measure all figures, ready for JSON."""
     for module, package in PEERS.items():
         require(module, package)
     binary = find_binary(server_binary)
@@ -103,7 +103,7 @@ def measure(sizes: Sizes, progress: Callable[[str], None], server_binary: Path |
 
 
 def _short_raw_drain(binary: Path) -> float:
-    """How fast the machine is just now, as far as others leave it to us."""
+    """Measure how fast the machine is right now, with whatever else runs on it."""
     with running(binary) as server:
         direct = RawQueue(server.client, YARDSTICK)
         direct.submit_in_batches(YARDSTICK, BATCH)
@@ -111,7 +111,7 @@ def _short_raw_drain(binary: Path) -> float:
 
 
 def _rounds(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> tuple[Rounds, Rounds]:
-    """Ours and raw: what is compared with each other."""
+    """Measure the rounds of ours and of raw, which are compared with each other."""
     mine, raw = new_rounds(), new_rounds()
     for number in range(sizes.rounds):
         for name, part in {"single submits": _round_of_singles, "batches, drain": _round_of_many}.items():
@@ -121,7 +121,7 @@ def _rounds(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> tupl
 
 
 def _round_of_singles(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
-    """One caller and 64 callers, beside raw calls with one message."""
+    """Measure one caller and 64 callers, and raw calls with one message."""
     with (
         running(binary, OURS) as server,
         running(binary) as other,
@@ -140,7 +140,7 @@ def _round_of_singles(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, 
 
 
 def _round_of_many(binary: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
-    """All messages in batches, then drained; the same beside it, raw."""
+    """Submit all messages in batches, then drain them; the same with the raw queue."""
     with running(binary, OURS) as server, running(binary) as other:
         direct = RawQueue(other.client, sizes.lanes)
 
@@ -171,7 +171,7 @@ def _at_other_durabilities(binary: Path, sizes: Sizes, progress: Callable[[str],
 
 
 def _by_lanes(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> dict[str, int]:
-    """One message in each lane; what takes no longer than the main figure is measured in rounds."""
+    """Drain lanes with one message each, in several rounds unless it takes longer than the main figure."""
     rates = {}
     for lanes in (sizes.most_lanes // 100, sizes.most_lanes // 10, sizes.most_lanes):
         progress(f"drain of {lanes:,} lanes with one message each")
@@ -182,7 +182,7 @@ def _by_lanes(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> di
 
 
 def _memory(binary: Path, sizes: Sizes, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Bytes of the server per waiting message: in the shape of the main figure, and one in each lane."""
+    """Measure the server's bytes per waiting message: in the lanes of the main figure, and one per lane."""
     found = {}
     for size in NODE_SIZES:
         progress(f"memory, stream-node-max-bytes {size}")

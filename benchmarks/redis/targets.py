@@ -1,4 +1,4 @@
-"""What was aimed at on Redis."""
+"""The targets on Redis."""
 
 from __future__ import annotations
 

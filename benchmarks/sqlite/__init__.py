@@ -1,1 +1,1 @@
-"""The queue on SQLite, beside raw SQLite and beside other queues on SQLite."""
+"""Compare the queue on SQLite with raw SQLite and with other queues on SQLite."""

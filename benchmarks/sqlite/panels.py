@@ -1,4 +1,4 @@
-"""What the chart of a run on SQLite shows."""
+"""The panels of the chart of a run on SQLite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["panels", "title"]
 
 
 def panels(figures: dict[str, Any]) -> list[Panel]:
-    """Submit, drain and latency, ours beside raw SQLite and the neighbours."""
+    """Panels of submit, drain and latency: ours, raw SQLite and the neighbours."""
     drain = f"Drain {figures['messages']:,} messages over {figures['lanes']:,} lanes (messages/s)"
     return [
         ("Submit, one message per call (messages/s)", _singles(figures), []),
@@ -24,7 +24,7 @@ def panels(figures: dict[str, Any]) -> list[Panel]:
 
 
 def title(figures: dict[str, Any]) -> str:
-    """What was measured, and on what."""
+    """The chart's title: what was measured, and on what."""
     versions = figures["versions"]
     peers = ", ".join(f"{name} {versions[name]}" for name in figures["peers"])
     return (
@@ -52,7 +52,7 @@ def _ours_and_raw(figures: dict[str, Any], key: str) -> list[Bar]:
 
 
 def _peers(figures: dict[str, Any], key: str) -> list[Bar]:
-    """Their better figure, and beside it the one at `synchronous = FULL` if that is another."""
+    """Bars of the neighbours' better figures; the text adds that at `synchronous = FULL` if it differs."""
     bars = []
     for name, best in figures["peers"].items():
         full = figures["peers_full"][name][key]

@@ -1,7 +1,7 @@
 """The neighbours: other queues on SQLite, one caller and one consumer of no-op tasks each.
 
-Each is measured at its default and with `synchronous = FULL`, in the way of consuming that is fastest for it;
-the better figure counts. None of them tracks the status of a task in lanes; some delete what is done.
+Each is measured at its default and with `synchronous = FULL`, consuming in the way that is fastest for it;
+the better figure counts. No neighbour tracks the status of a task in lanes; some delete finished tasks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Figures = dict[str, int]
 
 
 def measure_peers(messages: int, progress: Callable[[str], None]) -> dict[str, dict[str, Figures]]:
-    """By name: messages per second submitted one by one, and drained.
+    """Measure each neighbour: messages per second submitted one by one, and drained.
 
-    `peers` has the better of both durabilities, `peers_full` the figures at the one that is our default.
+    `peers` has the better figures of both durabilities, `peers_full` those at FULL, which is our default.
     """
     ways = {
         "huey": [huey_in_a_loop, huey_by_its_consumer],
@@ -55,7 +55,7 @@ def _best(runs: list[dict[str, float]]) -> Figures:
 
 
 def huey_in_a_loop(folder: Path, messages: int, *, full: bool) -> dict[str, float]:
-    """Huey's own dequeue and execute, without the consumer around them."""
+    """Measure Huey's own dequeue and execute, without the consumer around them."""
     with _huey(folder, full=full) as queue:
         noop = queue.task()(_nothing)
         submitted = _rate(messages, noop)
@@ -67,7 +67,7 @@ def huey_in_a_loop(folder: Path, messages: int, *, full: bool) -> dict[str, floa
 
 
 def huey_by_its_consumer(folder: Path, messages: int, *, full: bool) -> dict[str, float]:
-    """Huey's consumer with its default of one worker thread."""
+    """Measure Huey's consumer with its default of one worker thread."""
     with _huey(folder, full=full) as queue:
         done = threading.Event()
         left = messages
@@ -89,10 +89,10 @@ def huey_by_its_consumer(folder: Path, messages: int, *, full: bool) -> dict[str
 
 
 def persist_queue(folder: Path, messages: int, *, full: bool) -> dict[str, float]:
-    """The queue of persist-queue that acknowledges."""
+    """Measure the queue of persist-queue that acknowledges."""
     queue = require("persistqueue", "persist-queue").SQLiteAckQueue(str(folder))
     if full:
-        queue._putter.execute(FULL)  # noqa: SLF001  it has no option for it
+        queue._putter.execute(FULL)  # noqa: SLF001  there is no option for it
 
     def run_one() -> None:
         queue.ack(id=queue.get(block=False, raw=True)["pqid"])
@@ -106,7 +106,7 @@ def persist_queue(folder: Path, messages: int, *, full: bool) -> dict[str, float
 
 
 def litequeue(folder: Path, messages: int, *, full: bool) -> dict[str, float]:
-    """Litequeue, whose default is `synchronous = NORMAL`."""
+    """Measure Litequeue, whose default is `synchronous = NORMAL`."""
     queue = require("litequeue", "litequeue").LiteQueue(str(folder / "lite.db"))
     if full:
         queue.conn.execute(FULL)
@@ -120,7 +120,7 @@ def litequeue(folder: Path, messages: int, *, full: bool) -> dict[str, float]:
 
 @contextmanager
 def _huey(folder: Path, *, full: bool) -> Iterator[Any]:
-    logging.getLogger("huey").setLevel(logging.ERROR)  # a line per task would slow it down
+    logging.getLogger("huey").setLevel(logging.ERROR)  # a log line for each task would slow Huey down
     options = {"fsync": True} if full else {}
     queue = require("huey", "huey").SqliteHuey("bench", filename=str(folder / "huey.db"), **options)
     try:

@@ -1,4 +1,4 @@
-"""The limit: the same rows in the same tables, written straight to SQLite by one loop."""
+"""The raw limit: the same rows in the same tables, written directly to SQLite by one loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETENTION_MS = 7 * 24 * 3600 * 1000
 
 
 class RawQueue:
-    """A file with the real schema, WAL, and the durability that the queue has."""
+    """A file with the queue's schema, WAL, and the queue's durability."""
 
     def __init__(self, path: Path, durability: str, lanes: int) -> None:
         self._connection = apsw.Connection(str(path))
@@ -37,7 +37,7 @@ class RawQueue:
         self._written = 0
 
     def submit_singly(self, messages: int) -> float:
-        """One row per commit; rows per second."""
+        """Insert one row per commit; rows per second."""
         rows = self._rows(messages)
         insert = SQL["insert"]
         began = time.perf_counter()
@@ -46,7 +46,7 @@ class RawQueue:
         return messages / (time.perf_counter() - began)
 
     def submit_in_batches(self, messages: int, batch: int) -> float:
-        """`batch` rows per commit; rows per second."""
+        """Insert `batch` rows per commit; rows per second."""
         rows = self._rows(messages)
         began = time.perf_counter()
         for start in range(0, messages, batch):
@@ -56,7 +56,7 @@ class RawQueue:
         return messages / (time.perf_counter() - began)
 
     def drain(self, messages: int) -> float:
-        """Claim up to a hundred by one statement, complete them by another; rows per second."""
+        """Claim up to a hundred rows by one statement, complete them by another; rows per second."""
         began = time.perf_counter()
         while True:
             now = round(time.time() * 1000)
@@ -78,7 +78,7 @@ class RawQueue:
         self._connection.close()
 
     def _rows(self, count: int) -> list[tuple[Any, ...]]:
-        """Made before the clock starts: only SQLite is measured."""
+        """Make the rows before the clock starts: only SQLite is measured."""
         first, self._written = self._written, self._written + count
         now = round(time.time() * 1000)
         return [

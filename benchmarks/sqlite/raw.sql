@@ -1,5 +1,5 @@
 -- name: insert
--- A message as the queue writes it, and nothing else: no lane, no numbers, no answer.
+-- Insert a message as the queue does, and nothing else: no lane, no counters, no returned row.
 INSERT INTO pending_messages (
   user_id, id, message_type, project_id, payload, created_at_epoch, updated_at_epoch,
   lane, level, place, fingerprint, timestamp_epoch

@@ -1,9 +1,9 @@
 """One run on SQLite: ours, raw SQLite and the neighbours, near each other in time.
 
-Machines are noisy, so what is compared with raw SQLite is measured in rounds, ours and raw in turn and each
-first in every other round, on fresh files; a figure is the median of its rounds. `noise` is the fastest round
-of raw single commits over the slowest. If it is above 2, `quiet` is false: others used the disk, which slows
-raw single commits most, so that the ratios to raw look better than they are.
+Figures that are compared with raw SQLite are measured in rounds, because machines are noisy: ours and raw in
+turn, each first in every other round, on fresh files. A figure is the median of its rounds. `noise` is the
+fastest round of raw single commits over the slowest. If it is above 2, `quiet` is false: other programs used
+the disk. The ratios to raw then look better than they are, because raw single commits are slowed down most.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PEERS = {"huey": "huey", "persistqueue": "persist-queue", "litequeue": "litequeu
 
 
 def measure(sizes: Sizes, progress: Callable[[str], None]) -> dict[str, Any]:
-    """All figures, ready for JSON."""
+    """Measure all figures, ready for JSON."""
     for module, package in PEERS.items():
         require(module, package)
     mine, raw = new_rounds(), new_rounds()
@@ -74,7 +74,7 @@ def measure(sizes: Sizes, progress: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _round_of_singles(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
-    """One caller and 64 callers, beside raw single commits."""
+    """Measure one caller and 64 callers, and raw single commits."""
     singles = min(SINGLES, sizes.messages)
     url = f"sqlite:///{folder}/ours.db"
     durability = shipped_settings(url).queue.sqlite_durability
@@ -94,7 +94,7 @@ def _round_of_singles(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, 
 
 
 def _round_of_many(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw_first: bool) -> None:
-    """All messages in batches, then drained; the same rows beside it, raw."""
+    """Submit all messages in batches, then drain them; the same rows with raw SQLite."""
     url = f"sqlite:///{folder}/ours.db"
     durability = shipped_settings(url).queue.sqlite_durability
     many = ours.make_messages(sizes.messages, sizes.lanes)
@@ -120,7 +120,7 @@ def _round_of_many(folder: Path, sizes: Sizes, mine: Rounds, raw: Rounds, *, raw
 
 
 def _verify(path: Path, messages: int) -> None:
-    """Count what the worker process says it has completed."""
+    """Check in the file that the worker process has completed all messages."""
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         counts = connection.execute(SQL["count_by_status"]).fetchall()
     if counts != [("completed", messages)]:

@@ -1,4 +1,4 @@
-"""What was aimed at on SQLite."""
+"""The targets on SQLite."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The neighbours' own programs: a task that does nothing, and `submit`, which sends it.
+"""The neighbours' programs: a task that does nothing, and `submit`, which sends it.
 
-Each is a module of its own because their workers are started by their own commands, which import it. Results
-are kept nowhere: no queue is slowed down by what is not asked of it.
+Each neighbour has a module of its own, because its worker command imports it. Results are not kept, because
+they would slow the neighbour down.
 """

@@ -11,7 +11,7 @@ from benchmarks.redis.apps.surroundings import SOCKET, ran
 _brokers = require("taskiq_redis", "taskiq-redis")
 _url = f"unix://{os.environ[SOCKET]}"
 broker = (
-    _brokers.RedisStreamBroker(_url, consumer_id="0")  # what waits already is read, too
+    _brokers.RedisStreamBroker(_url, consumer_id="0")  # reads messages that already wait, too
     if os.environ.get("BENCHMARKS_BROKER") == "stream"
     else _brokers.ListQueueBroker(_url)
 )

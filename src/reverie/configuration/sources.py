@@ -82,7 +82,7 @@ def from_file(path: Path) -> Source:
 
 
 def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> Source:
-    """The settings in variables that begin with `REVERIE_`; `__` leads into a group, a whole group is JSON."""
+    """The settings in `REVERIE_*` variables; `__` leads into a group, a whole group is JSON."""
     source = Source("environment")
     ours = {name: text for name, text in environment.items() if name.upper().startswith(PREFIX)}
     for name in sorted(ours, key=lambda name: (name.count("__"), name)):
