@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from reverie.testing import ManualClock
 from support.places import PLACES
@@ -24,6 +25,10 @@ def pytest_configure() -> None:
     """A shell that starts something in the background lets it, and all it starts, ignore Ctrl-C: not here."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+settings.register_profile("untimed", deadline=None)  # how long an example takes depends on what else runs
+settings.load_profile("untimed")
 
 
 @pytest.fixture

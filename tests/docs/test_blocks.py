@@ -60,7 +60,12 @@ class Reader:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("REVERIE_", "MAKE"))
         }
-        return {**kept, "REVERIE_DATA_DIR": str(self.folder / "data"), "REVERIE_SERVER__PORT": "0"}
+        return {
+            **kept,
+            "HOME": str(self.folder),  # for programs that read no variables of Reverie's
+            "REVERIE_DATA_DIR": str(self.folder / "data"),
+            "REVERIE_SERVER__PORT": "0",
+        }
 
     def types(self, command: str, expected: str) -> None:
         if command.endswith("serve"):
