@@ -1,4 +1,4 @@
-"""Repair of a queue whose keys were lost or changed by hand. Only this looks through all keys.
+"""Repair of a queue whose keys were lost or changed by hand. Only a repair looks through all keys.
 
 A repair goes through the queue in small steps, so that workers may go on meanwhile. Each step is a call of
 one function (`lua/repair.lua`, `lua/reindex.lua`, `lua/recount.lua`):

@@ -182,7 +182,7 @@ local function repair_entries_call(_, arguments)
   return close_mending(step, answers)
 end
 
--- Writes the item of a message of which only the body is left.
+-- Writes a new item for a message that has only its body left.
 local function adopt(step, entry, due, message)
   local user, item_id, task = message[1], message[2], message[6]
   local item = new_item(step, message, take_numbers(step, 1) + 1)

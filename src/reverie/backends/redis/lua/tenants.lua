@@ -1,5 +1,4 @@
--- Tenants: a user's cube each, for limits on what one may have. The counts of a tenant are sums over its
--- lanes.
+-- Tenants: a user's cube each, the unit of limits. The counts of a tenant are sums over its lanes.
 --
 -- A lane is parked if it might be served, but its tenant has too much in progress. It waits outside of its
 -- ring, and the hash `parked` has its label under the name of the tenant.
@@ -47,7 +46,8 @@ local function park(step, lane)
   end
 end
 
--- Unparks the lanes of these lanes' tenants that have room again, by touching them.
+-- Unparks lanes: for each of these lanes, if its tenant has room again, the parked lanes of that tenant are
+-- touched.
 local function unpark(step, lanes)
   look_aside(step)
   if not step.someone_parked then
