@@ -1,7 +1,7 @@
-"""Messages wait in this process's memory: a plain model, for tests and throwaway use.
+"""The memory backend: messages wait in this process's memory, for tests and throwaway use.
 
-What the other backends do with statements and scripts, this one does with dictionaries: `queue.py` has the
-moves, `state.py` what they move. Everything is gone when the process ends.
+It is a plain model, and does with dictionaries what the other backends do with SQL and Lua. `queue.py` has
+the moves, `state.py` the data that they change. Everything is gone when the process ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MemoryBackend:
         self.broadcast = MemoryBroadcast()
 
     async def open(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is nothing to connect to."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""

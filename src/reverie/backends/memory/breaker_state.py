@@ -1,4 +1,4 @@
-"""What workers share, in this process's memory."""
+"""Breakers and limiters that workers share, in this process's memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MemorySharedState(SharedMachine):
         self._clock = clock
         self._lock = threading.Lock()
         self._states: dict[str, State] = {}
-        """Those touched last stand last, so that what may be forgotten stands first."""
+        """In the order of their last change, so that states that may be forgotten come first."""
 
     async def _move(self, key: str, step: Step) -> Grant:
         now = self._clock.now()

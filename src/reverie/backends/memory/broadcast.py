@@ -17,9 +17,9 @@ class MemoryBroadcast:
     is_heard = False
 
     def say(self, news: bytes) -> None:
-        """Tell nobody."""
+        """Do nothing, because nobody listens."""
 
     async def listen(self) -> AsyncGenerator[bytes]:
-        """Wait for what nobody says."""
+        """Wait forever, because nobody says anything."""
         await asyncio.Event().wait()
         yield b""

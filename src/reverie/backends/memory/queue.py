@@ -1,4 +1,4 @@
-"""The moves of the memory backend. It is written to be read: this is what the other backends do, too."""
+"""The moves of the memory backend, written to be read: the other backends do the same."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MemoryQueue:
         self._state = state
         self._clock = state.clock
         self._overdue: list[Item] = []
-        """What a claim has failed for its deadline."""
+        """Messages that a claim has failed because of their deadline; `advance` reports them."""
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
@@ -70,7 +70,7 @@ class MemoryQueue:
             return answers
 
     def submit_anyway(self, messages: Sequence[Message]) -> None:
-        """Keep messages whatever the limits say. Who calls this holds the lock."""
+        """Keep messages whatever the limits say. The caller holds the lock."""
         self._insert(messages)
         self._state.finish()
 
@@ -244,7 +244,7 @@ class MemoryQueue:
             scope.arrival = arrival
 
     def _insert(self, messages: Sequence[Message]) -> list[Submitted]:
-        """Keep messages, then let them find their place: one may depend on another that comes later."""
+        """Keep messages, then give them their places, because one may depend on another that comes later."""
         answers, new = [], []
         for message in messages:
             answer, item = self._insert_one(message)
@@ -293,7 +293,7 @@ class MemoryQueue:
         return Submitted(message.item_id, "accepted"), item
 
     def _make_way(self, message: Message) -> Item | None:
-        """Deal with whoever has the unique key; answers the one that stands for the new one, if any."""
+        """Apply a new message's unique policy; answers the holder of its key that replaces it, if any."""
         assert message.unique_key is not None
         now = self._clock.now()
         holders = self._state.uniques[message.lane, message.unique_key]
@@ -313,7 +313,7 @@ class MemoryQueue:
         return next(reversed(ended + running + waiting), None)
 
     def _reschedule(self, item: Item, message: Message) -> None:
-        """Move the due time of a waiting message to that of a new one, in the way the new one asks for."""
+        """Move the due time of a waiting message to that of a new one, by the new one's unique policy."""
         now = self._clock.now()
         due = max(now, to_epoch_ms(message.due) if message.due else now)
         if message.unique_policy == "sooner":
@@ -327,7 +327,7 @@ class MemoryQueue:
             self._state.wakeup.expect(item.due)
 
     def _link(self, item: Item) -> None:
-        """Let a message wait for those it depends on, as far as they have not ended."""
+        """Let a message wait for those it depends on; `finish` sees to those that have ended already."""
         for parent_id in item.message.depends_on:
             parent = self._state.items.get(Key(item.message.user_id, parent_id))
             if parent is None or item.status.ended:  # a parent may have been skipped for its unique key
@@ -370,14 +370,14 @@ class MemoryQueue:
         return claims
 
     def _prefix(self, name: Lane, take: int) -> list[Item]:
-        """What a lane gives: its first messages; one that was lost comes alone."""
+        """The messages that a lane gives: its first ones. A message that was lost comes alone."""
         room = self._state.room(name)
         first = list(islice(self._state.lanes[name].waiting, take if room is None else min(take, room)))
         lost = next((index for index, item in enumerate(first) if item.message.losses), len(first))
         return first[: max(1, lost)]
 
     def _held(self, claim: Claim) -> Item | None:
-        """Find the item of a claim that still stands."""
+        """Find the item of a claim; None if the claim is lost."""
         item = self._state.items.get(claim.key)
         return item if item is not None and item.claim_id == claim.claim_id else None
 
@@ -393,7 +393,7 @@ class MemoryQueue:
         return Settled(state="applied")
 
     def _end_claim(self, item: Item, settlement: Settlement, back: list[Item]) -> None:
-        """Write one settlement; what goes back to the front of its lane is added to `back`."""
+        """Apply one settlement; a message that goes back to its place in its lane is added to `back`."""
         state, move = self._state, settlement.move
         if move is Move.LOSE:
             back += [lost] if (lost := state.lose(item)) else []

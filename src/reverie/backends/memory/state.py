@@ -1,4 +1,4 @@
-"""What the memory backend knows, and the small steps of which its moves are made."""
+"""The data of the memory backend, and the small steps that its moves are made of."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Outcome = Literal["completed", "failed", "cancelled", "retry", "handed_back", "l
 
 @dataclass(eq=False)
 class Item:
-    """A message and how it stands."""
+    """A message and its state."""
 
     message: Message
     fingerprint: str
@@ -49,17 +49,17 @@ class Item:
     error: str | None = None
     waiting_since: int = 0
     claimed_at: int | None = None
-    """When it was claimed last, and by whom."""
+    """When it was last claimed; `worker` says by whom."""
     worker: str | None = None
     attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     memos: dict[str, str] = field(default_factory=dict)
 
     def update(self, **fields: object) -> None:
-        """Change fields of its message."""
+        """Change fields of the message."""
         self.message = msgspec.structs.replace(self.message, **fields)
 
     def note(self, outcome: Outcome, now: int, error: str | None = None, *, ran: bool = True) -> None:
-        """Remember how a run has ended, or that it ended without one."""
+        """Remember how a run has ended, or that the message ended without a run."""
         started_at, worker = (self.claimed_at, self.worker) if ran else (None, None)
         self.attempts.append(
             Attempt(outcome=outcome, ended_at=now, started_at=started_at, worker=worker, error=error)
@@ -68,7 +68,7 @@ class Item:
 
 @dataclass
 class LaneState:
-    """What waits in a lane, in order, and what keeps it from being served."""
+    """The waiting messages of a lane, in order, and what keeps the lane from being served."""
 
     waiting: deque[Item] = field(default_factory=deque)
     running: int = 0
@@ -79,7 +79,7 @@ class LaneState:
 
 @dataclass
 class Tenant:
-    """What one tenant has in the queue."""
+    """The lanes and counts of one tenant."""
 
     lanes: dict[Lane, None] = field(default_factory=dict)
     depth: int = 0
@@ -88,7 +88,7 @@ class Tenant:
 
 
 class State:
-    """All of it. Whoever uses it holds the lock."""
+    """All data of the backend. Every caller holds the lock."""
 
     def __init__(self, clock: Clock, limits: QueueLimits) -> None:
         self.clock = clock
@@ -100,18 +100,18 @@ class State:
         self.tenants: defaultdict[tuple[str, str], Tenant] = defaultdict(Tenant)
         self.total = Tenant()
         self.rings: defaultdict[str, OrderedDict[Lane, int]] = defaultdict(OrderedDict)
-        """By label: the lanes that may be served, in their turn, and since when."""
+        """Label → the lanes that may be served, in their turn, each with the time since when."""
         self.dependants: defaultdict[Key, list[Key]] = defaultdict(list)
         self.uniques: defaultdict[tuple[Lane, str], list[Item]] = defaultdict(list)
         self.just_ended: list[Item] = []
-        """What has ended in this move."""
+        """Messages that have ended in this move."""
         self.paused: dict[str, str] = {}
         self.workers: dict[str, tuple[Presence, int]] = {}
         self.ever: Counter[tuple[str, Status]] = Counter()
-        """How many of each label have ended so since the queue exists."""
+        """(label, status) → how many messages have ever ended with this status."""
         self.last_completed_at: int | None = None
         self.on_moved: Callable[[Item], None] = lambda _: None
-        """Hears in the same step of every message that ends, or waits again after a run."""
+        """Called in the same step for every message that ends, or waits again after a run."""
         self.seqs = count(1)
         self._places = count(1)
 
@@ -120,11 +120,11 @@ class State:
         return self.tenants[lane.user_id, lane.mem_cube_id]
 
     def scopes(self, lane: Lane) -> tuple[Tenant, Tenant]:
-        """What is counted for this lane: its tenant, and all."""
+        """The counts that include this lane: those of its tenant, and those of all tenants."""
         return self.tenant_of(lane), self.total
 
     def room(self, lane: Lane) -> int | None:
-        """How many more of this tenant may be in progress; None means any number."""
+        """How many more messages of a lane's tenant may be in progress; None means any number."""
         most = self.limits.tenant.concurrency
         return None if most is None else max(0, most - self.tenant_of(lane).running)
 
@@ -138,7 +138,7 @@ class State:
             scope.depth += 1
 
     def settle_in(self, item: Item) -> None:
-        """Let a waiting message take its place, if nothing keeps it from that."""
+        """Put a waiting message at the end of its lane, if it is due and waits for no other message."""
         if item.status is not Status.WAITING or item.place is not None or item.waits_for:
             return
         if item.due is not None and item.due > self.clock.now():
@@ -202,7 +202,7 @@ class State:
             self.wakeup.notify([label for label, ring in self.rings.items() if ring])
 
     def lose(self, item: Item) -> Item | None:
-        """Count a loss; answers the message if it waits again, and None if that was its end."""
+        """Count a loss; answers the message if it waits again, None if it has ended."""
         self.release(item, self.lanes[item.message.lane].min_idle_ms)
         losses, now = item.message.losses + 1, self.clock.now()
         item.update(losses=losses)
@@ -219,7 +219,7 @@ class State:
         return None
 
     def end(self, item: Item, status: Status, error: str | None = None) -> None:
-        """End a message. Who calls this finishes the move."""
+        """End a message. The caller finishes the move."""
         now = self.clock.now()
         if item.status is Status.WAITING:
             self.leave_place(item)
@@ -238,7 +238,7 @@ class State:
         self.on_moved(item)
 
     def finish(self) -> None:
-        """End a move: let those go on that depended on what has ended, or fail with it; round by round."""
+        """End a move: the dependants of ended messages go on, or fail with them and end in turn."""
         while self.just_ended:
             ended, self.just_ended = self.just_ended, []
             waiting: dict[Key, list[Item]] = {}
@@ -251,7 +251,7 @@ class State:
 
     def _parents_ended(self, child: Item, parents: list[Item]) -> None:
         parents = [parent for parent in parents if parent.message.item_id in child.waits_for]
-        if child.status is not Status.WAITING or not parents:  # it may have been sent back since
+        if child.status is not Status.WAITING or not parents:  # it may have been requeued since
             return
         failed = [parent for parent in parents if parent.status is not Status.COMPLETED]
         if failed and child.message.if_dependency_fails == "fail":
@@ -273,7 +273,7 @@ class State:
         return item.ended_at + self.limits.retention_ms if kept and item.ended_at is not None else None
 
     def next_due(self) -> int | None:
-        """The first moment at which time asks for something."""
+        """The first moment at which something falls due."""
         items = self.items.values()
         waiting = [i for i in items if i.status is Status.WAITING]
         moments = [i.due for i in waiting if not i.waits_for]

@@ -1,4 +1,4 @@
-"""Looking at the queue in memory."""
+"""Views of the queue in memory."""
 
 from __future__ import annotations
 

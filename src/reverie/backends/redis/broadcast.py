@@ -1,4 +1,4 @@
-"""What processes tell each other over a channel of the server."""
+"""Broadcast on Redis: processes tell each other news over a channel of the server."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["RedisBroadcast"]
 
 MOST_UNSENT = 256
-"""Pieces of news that wait to be sent; what comes on top of them is lost."""
+"""The most pieces of news that wait to be sent; further ones are lost."""
 LARGEST_NEWS = 65_536
-"""In bytes; what is longer is not sent."""
+"""In bytes; longer news is not sent."""
 LOOK_AGAIN_S = 1.0
-"""How old the answer may be to whether anyone listens."""
+"""How long the known number of listeners is used before the server is asked again."""
 FAREWELL_S = 1.0
-"""How long `close` waits for what is still to be sent."""
+"""How long `close` waits for unsent news."""
 NAME_BYTES = 16
 
 
 class RedisBroadcast:
     """See `reverie.backends.interface.Broadcast`.
 
-    News goes out from the event loop that has opened the backend. It begins with the name of who says it, so
-    that nobody hears their own. Listening ends when the backend is closed; when the server goes away, it ends
-    with `BackendUnavailableError`.
+    News is sent from the event loop that has opened the backend. It begins with the name of its sender, so
+    that no process hears its own news. Listening ends when the backend is closed; when the server goes away,
+    it ends with `BackendUnavailableError`.
     """
 
     def __init__(self, connections: Connections, keys: Keys) -> None:
@@ -50,21 +50,21 @@ class RedisBroadcast:
         self._woken = False
         self._unsent: deque[bytes] = deque()
         self._own = 0
-        """How many listen here: they are not meant by `is_heard`."""
+        """How many listeners this process has: `is_heard` does not count them."""
         self._listeners = 0
         self._look_at = 0.0
         """When to ask again how many listen, on the monotonic clock."""
         self._looking = False
 
     async def open(self) -> None:
-        """Send from the running loop, unless another one does that; and see whether anyone listens."""
+        """Send from the running loop, unless another loop sends; and ask whether anyone listens."""
         if self._loop is None or self._loop.is_closed():
             self._loop, self._woken = asyncio.get_running_loop(), False
             self._looking, self._look_at = True, time.monotonic() + LOOK_AGAIN_S
             await self._send()
 
     async def close(self) -> None:
-        """Send what is left, as far as that is quick."""
+        """Send the unsent news, if that is quick."""
         loop, self._loop = self._loop, None
         if loop is asyncio.get_running_loop():
             self._begin()
@@ -104,7 +104,7 @@ class RedisBroadcast:
             self._own -= 1
 
     def _wake(self) -> None:
-        """Let the loop that sends see to it, from whatever thread."""
+        """Wake the loop that sends, from any thread."""
         loop = self._loop
         if loop is not None and not self._woken:
             self._woken = True

@@ -3,55 +3,55 @@
 | key | what it is |
 |---|---|
 | `{prefix}:{user_id}:{mem_cube_id}:{label}` | a lane: the stream of its messages; gone when drained |
-| `{prefix}:lanes:{user_id}` | hash: the counts of a user's lanes that have work (see `lua/lanes.lua`) |
+| `{prefix}:lanes:{user_id}` | hash: a user's lanes that have work, with counts (see `lua/lanes.lua`) |
 | `{prefix}:ready:{label}` | sorted set: the lanes that may be served, by their turn |
-| `{prefix}:resting` | sorted set: until when lanes rest, drained ones too |
-| `{prefix}:labels` | hash: how much each label has, and all together (see `lua/scopes.lua`) |
-| `{prefix}:unordered` | set: labels of which lanes were served without order |
-| `{prefix}:parked` | hash: labels of the lanes that wait until their tenant has fewer in progress |
+| `{prefix}:resting` | sorted set: until when each lane rests, also drained lanes |
+| `{prefix}:labels` | hash: the counts of each label, and of all together (see `lua/scopes.lua`) |
+| `{prefix}:unordered` | set: labels whose lanes are served without order |
+| `{prefix}:parked` | hash: by tenant, labels of lanes that wait until it has fewer in progress |
 | `{prefix}:arrivals` | sorted set: when the rate of each tenant allows the next message, if not now |
-| `{prefix}:leases` | sorted set: when the lease of each message that is claimed runs out |
-| `{prefix}:claimed`, `{prefix}:claims` | sorted set: when each claim was made; hash: what it still holds |
-| `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: when due |
+| `{prefix}:leases` | sorted set: when the lease of each claimed message runs out |
+| `{prefix}:claimed`, `{prefix}:claims` | sorted set: when each claim was made; hash: how many it holds |
+| `{prefix}:delayed`, `{prefix}:due` | hash: bodies of messages that wait aside; sorted set: their due times |
 | `{prefix}:deadlines` | sorted set: by when waiting messages must have started |
 | `{prefix}:dependants:{item}` | set: the items of the same user that wait for this one, until it ends |
 | `{prefix}:unique:{lane}:{unique_key}` | sorted set: the items that have the key; expires after its window |
-| `{prefix}:memos:{item}` | hash: what runs of a message have kept, by step |
-| `{prefix}:history:{item}` | list: how its runs ended that did not complete it, the last 20; as JSON |
+| `{prefix}:memos:{item}` | hash: the memos of a message, by step |
+| `{prefix}:history:{item}` | list: the last 20 runs that did not complete it, as JSON |
 | `{prefix}:dead` | hash: the bodies of dead letters and cancelled messages |
-| `{prefix}:failed`, `{prefix}:cancelled` | sorted sets: these, by their number |
+| `{prefix}:failed`, `{prefix}:cancelled` | sorted sets: dead letters and cancelled messages, by number |
 | `{prefix}:expiry` | sorted set: when the status of ended items is removed |
-| `{prefix}:paused` | hash: why labels are paused |
-| `{prefix}:workers`, `{prefix}:alive` | hash: what workers handle; sorted set: until when they are alive |
-| `{prefix}:horizon` | the next moment `advance` is due |
+| `{prefix}:paused` | hash: the paused labels, and why |
+| `{prefix}:workers`, `{prefix}:alive` | hash: labels of each worker; sorted set: until when it is alive |
+| `{prefix}:horizon` | the next moment at which `advance` is due |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
-| `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: what idle workers ask for; list: what they got |
-| `{prefix}:worker:{worker}` | no key but a channel: who listens to it is there |
-| `{prefix}:shared:{key}` | what workers share about a thing they call, as JSON; expires |
-| `{prefix}:opened` | which of those have an open breaker, and until when |
-| `{prefix}:news:{database}` | no key but a channel: what processes tell each other |
+| `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: standing requests; list: what was claimed for one |
+| `{prefix}:worker:{worker}` | no key but a channel: a connected worker listens to it |
+| `{prefix}:shared:{key}` | the breaker and limiter that workers share for one key, as JSON; expires |
+| `{prefix}:opened` | hash: the keys that have an open breaker, and until when |
+| `{prefix}:news:{database}` | no key but a channel: news between processes |
 | `{prefix}:replicated` | no key but a channel that nobody hears (see `replication.py`) |
-| `{prefix}:version` | what version these keys have (see `library.py`) |
-| `{prefix}:clock` | only in tests: the time, which then stands still |
-| `{status_prefix}:task_meta:{user_id}` | hash: how each item stands, as JSON (see `lua/items.lua`) |
+| `{prefix}:version` | the version of these keys (see `library.py`) |
+| `{prefix}:clock` | only in tests: the time, while the clock is stopped |
+| `{status_prefix}:task_meta:{user_id}` | hash: status and details of each item, JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
-| `{trigger_prefix}:task_type:{task_type}` | hash: a task type, as it is configured; version; enabled |
-| `{trigger_prefix}:task_types` | set: all of them |
-| `{trigger_prefix}:task:{task_type}:{user_key}` | hash: a user's task; expires when it is finished |
-| `{trigger_prefix}:periodic:{task_type}` | hash: the same for a type that belongs to no user |
-| `{trigger_prefix}:tasks:{task_type}` | sorted set: the user keys of its tasks, in their order |
-| `{trigger_prefix}:queue:{task_type}` | sorted set: user keys, by when they are due; not while they run |
-| `{trigger_prefix}:blocked:{task_type}` | sorted set: those that wait for tasks they depend on |
-| `{trigger_prefix}:finished:{task_type}` | sorted set: when finished tasks are forgotten |
+| `{trigger_prefix}:task_type:{task_type}` | hash: a trigger type: configuration, version, enabled |
+| `{trigger_prefix}:task_types` | set: all trigger types |
+| `{trigger_prefix}:task:{task_type}:{user_key}` | hash: a user's trigger; expires after it is finished |
+| `{trigger_prefix}:periodic:{task_type}` | hash: the trigger of a type that belongs to no user |
+| `{trigger_prefix}:tasks:{task_type}` | sorted set: the user keys of its triggers, in order |
+| `{trigger_prefix}:queue:{task_type}` | sorted set: user keys by due time, unless the trigger is running |
+| `{trigger_prefix}:blocked:{task_type}` | sorted set: user keys whose trigger waits for another one |
+| `{trigger_prefix}:finished:{task_type}` | sorted set: when finished triggers are forgotten |
 | `{trigger_prefix}:last_exec:{task_type}:{user_key}` | when a run last ended well; expires |
-| `{trigger_prefix}:lock:{task_type}:{user_key}` | the item that is its run, while that is under way |
-| `{trigger_prefix}:statistics:{task_type}` | hash: what is counted of a type |
+| `{trigger_prefix}:lock:{task_type}:{user_key}` | the item id of its run, while that lasts |
+| `{trigger_prefix}:statistics:{task_type}` | hash: the statistics of a type |
 
-How ids are written stands in `backends/lane_keys.py`. `{item}` is a user's encoded id, `:` and the id of an
-item, encoded together once more. `{status_prefix}` is `memos` for the queue with the default prefix, for
-others their prefix and `-status`; `{trigger_prefix}` is `scheduler`, or their prefix and `-scheduler`. A lane
-has three parts after the prefix, the queue's own keys have one, two or five. `lua/trigger_hashes.lua` lists
-the fields of a task's hash. A user key comes last and is not encoded: no two user keys are alike.
+`backends/lane_keys.py` says how ids are written. `{item}` is a user's encoded id, `:` and the id of an item,
+encoded together once more. With the default prefix, `{status_prefix}` is `memos` and `{trigger_prefix}` is
+`scheduler`; otherwise they are the prefix with `-status` and with `-scheduler`. A lane has three parts after
+the prefix, the queue's own keys have one, two or five. `lua/trigger_hashes.lua` lists the fields of a
+trigger's hash. A user key comes last and is not encoded: no two user keys are alike.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ GROUP = "scheduler_group"
 
 
 class Keys:
-    """Names for one queue."""
+    """The names of the keys of one queue."""
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self.prefix = prefix
@@ -82,13 +82,13 @@ class Keys:
         self.trigger_prefix = TRIGGER_PREFIX if is_default else f"{prefix}-scheduler"
 
     def lane(self, lane: Lane) -> str:
-        """What follows the prefix in the key of a lane's stream."""
+        """The name of a lane: the key of its stream without the prefix."""
         user = encode_id(lane.user_id)
         cube = user if lane.mem_cube_id == lane.user_id else encode_id(lane.mem_cube_id)
         return f"{user}:{cube}:{encode_id(lane.label)}"
 
     def stream(self, lane: Lane) -> str:
-        """The stream of a lane."""
+        """The key of a lane's stream."""
         return lane_key(lane, self.prefix)
 
     def task_meta(self, user_id: str) -> str:
@@ -100,24 +100,24 @@ class Keys:
         return f"{self.status_prefix}:task_items:{encode_id(user_id)}:{encode_id(task_id)}"
 
     def memos(self, key: Key) -> str:
-        """The hash of what the runs of a message have kept."""
+        """The hash of a message's memos."""
         return f"{self.prefix}:memos:{encode_id(f'{encode_id(key.user_id)}:{key.item_id}')}"
 
     def news(self, database: int) -> str:
-        """The channel on which processes tell each other something; channels know no databases."""
+        """The channel for news between processes. It names the database, because channels belong to none."""
         return f"{self.prefix}:news:{database}"
 
     def hand(self, worker: str) -> str:
-        """The list in which a worker that waits is given work."""
+        """The list through which a waiting worker is given claims."""
         return f"{self.prefix}:hand:{encode_id(worker)}"
 
     def worker(self, worker: str) -> str:
-        """The channel that a worker listens to as long as it is there."""
+        """The channel that a worker listens to while it is connected."""
         return f"{self.prefix}:worker:{encode_id(worker)}"
 
     @property
     def replicated(self) -> str:
-        """The channel of what is published only to be replicated."""
+        """The channel without listeners on which `replication.py` publishes."""
         return f"{self.prefix}:replicated"
 
     @property
@@ -126,6 +126,6 @@ class Keys:
         return f"{self.prefix}:wake_clock"
 
     def wake(self, labels: Sequence[str]) -> list[str]:
-        """The lists a waiter blocks on; without labels it waits for time."""
+        """The lists that a waiter for these labels blocks on. Without labels it waits for time."""
         lists = [f"{self.prefix}:wake:{encode_id(label)}" for label in labels]
         return [*(lists or [f"{self.prefix}:wake_time"]), self.wake_clock]

@@ -1,12 +1,12 @@
-"""Mending a queue whose keys were lost or changed by hand: the one thing that looks through all keys.
+"""Repair of a queue whose keys were lost or changed by hand. Only a repair looks through all keys.
 
-It goes through the queue in small steps, each a call of one function (`lua/repair.lua`, `lua/reindex.lua`,
-`lua/recount.lua`), so that workers may go on meanwhile:
+A repair goes through the queue in small steps, so that workers may go on meanwhile. Each step is a call of
+one function (`lua/repair.lua`, `lua/reindex.lua`, `lua/recount.lua`):
 
-1. every entry of every lane: has it an item, and does it belong to whom it should?
-2. every body that waits aside, and every item: is there what must point to it?
-3. every user: are their lanes known, and have they a turn?
-4. every index: does it point to something?
+1. every entry of every lane: does it have an item, and the right consumer?
+2. every body that waits aside, and every item: is everything there that must point to it?
+3. every user: are their lanes known, and do they have a turn?
+4. every index: does each member point to something?
 5. the counts of all labels, and the claims.
 """
 
@@ -39,17 +39,17 @@ __all__ = ["MOST_NAMED", "Repaired", "Repairer"]
 SCANNED = 1000
 """Keys that one SCAN looks at."""
 BATCH = 100
-"""Lanes or users that one step is given at most."""
+"""The most lanes or users that one step is given."""
 MOST_NAMED = 1000
-"""Lost messages, and unreadable entries, that are named; more are only counted."""
+"""The most lost messages, and unreadable entries, that are named; further ones are only counted."""
 ROUNDS = 3
-"""How often labels are counted at most, if their counts were wrong."""
+"""How often labels are counted at most, while their counts are wrong."""
 QUIET_S = 2.0
-"""How long a moment is looked for at which no label changes."""
+"""How long to look for a moment at which no label changes."""
 STILL_S = 0.05
-"""A clock that has not moved for so long stands still, as in a test."""
+"""A clock that has not moved for this long is stopped, as in a test."""
 MISPLACED = ("claims", "ghosts", "groups", "returned")
-"""What is wrong with the entries of a lane; where a look has found that, it cannot foresee what follows."""
+"""Kinds of damage to the entries of a lane: a dry run that has found one cannot foresee what follows."""
 INDEXES = ("leases", "due", "deadlines", "failed", "cancelled", "expiry", "resting")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -64,11 +64,11 @@ class Repaired(msgspec.Struct, kw_only=True):
     """Lanes that have a stream."""
     users: int = 0
     messages: int = 0
-    """Those that have not ended."""
+    """Messages that have not ended."""
     mended: dict[str, int] = {}
     """How often each kind of damage was found; `reverie.cli.commands.redis` has words for them."""
     lost: list[Key] = []
-    """Messages that wait, and whose body is nowhere."""
+    """Waiting messages whose body is nowhere."""
     lost_count: int = 0
     unreadable: list[str] = []
     """Entries that no Reverie has written, as stream and id; they are left alone."""
@@ -84,7 +84,7 @@ class _Reply(msgspec.Struct, array_like=True, frozen=True):
 
 class _Entries(_Reply, frozen=True):
     lanes: list[tuple[str, list[tuple[str, str, str]], list[str]]]
-    """Of each: from where to go on; entries without an item: id, item id, body; entries that are not ours."""
+    """Per lane: where to go on; entries without an item (id, item id, body); ids of foreign entries."""
 
 
 class _Items(_Reply, frozen=True):
@@ -103,21 +103,21 @@ class _Aside(_Page, frozen=True):
 
 
 _Row = tuple[str, str, str, list[tuple[str, int]]]
-"""A user whose items are counted: cursor, a witness that nothing has moved, what waits aside in each lane."""
+"""A user whose items are counted: id, cursor, witness that nothing has moved, messages aside by lane."""
 _Sum = tuple[str, int, int, int, int]
-"""Of a label: not ended, completed, failed, cancelled."""
+"""A label, and how many of its messages: not ended, completed, failed, cancelled."""
 
 
 class _Users(_Reply, frozen=True):
     rows: list[tuple[str, str, list[tuple[str, int]], list[_Sum], bool]]
-    """Of each user: the next cursor, witness and counts; what there is of each label; to be done again?."""
+    """Per user: the next cursor, witness and counts; the sums by label; whether to count again."""
 
 
 class _Labels(_Reply, frozen=True):
     seq: int
     """The last number that a message got."""
     labels: list[tuple[str, int, int, int, int, int, int]]
-    """The same, then ever completed, ever failed; all labels together have no name."""
+    """A sum, then ever completed, ever failed. The label of all labels together is empty."""
 
 
 R = TypeVar("R", bound=_Reply)
@@ -140,7 +140,8 @@ class Repairer:
     ) -> None:
         """A claim that has lost its lease gets one of `lease_ms`; `bury_lost` ends messages without a body.
 
-        `progress` hears how many lanes and users of how many were looked at, over and over.
+        `progress` is called over and over: with how many lanes and users were looked at, and how many there
+        are.
         """
         self._connections = connections
         self._library = library
@@ -148,7 +149,7 @@ class Repairer:
         self._progress = progress
         self._request = {
             "limits": wire.limits_row(limits),
-            "dry": dry_run or None,  # what is nil in Lua
+            "dry": dry_run or None,  # None is nil in Lua
             "bury": bury_lost or None,
             "lease_ms": lease_ms,
         }
@@ -158,11 +159,11 @@ class Repairer:
         self._rings: set[str] = set()
         self._seq = 0
         self._moment: dict[str, int] = {}
-        """When the labels are counted, and the last number that a message had got then."""
+        """The moment for which labels are counted, and the last number that a message had then."""
         self._sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        """How many of each label there were then: not ended, completed, failed, cancelled."""
+        """Label → how many of its messages at that moment: not ended, completed, failed, cancelled."""
         self._extra: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        """What a look would have adopted: of each lane, in its stream and aside."""
+        """Lane → how many messages a dry run would have adopted: in its stream, and aside."""
 
     async def repair(self) -> Repaired:
         """Look at everything and mend it."""
@@ -188,7 +189,7 @@ class Repairer:
         return f"{self._keys.status_prefix}:task_meta:"
 
     async def _survey(self) -> None:
-        """Count what there is to look at."""
+        """Count the lanes and users to look at, and find the rings."""
         prefix = f"{self._keys.prefix}:"
         async for keys in self._scan("*"):
             for key in keys:
@@ -211,7 +212,7 @@ class Repairer:
                 return
 
     async def _batches(self, start: str, wanted: Callable[[str], object]) -> AsyncIterator[list[str]]:
-        """What follows `start` in the keys that begin with it, a batch at a time."""
+        """Yield what follows `start` in the keys that begin with it, a batch at a time."""
         pattern = re.sub(r"([*?\[\]\\^-])", r"\\\1", start) + "*"
         async for keys in self._scan(pattern):
             names = [name for key in keys if wanted(name := key.removeprefix(start))]
@@ -233,13 +234,13 @@ class Repairer:
                 strange = [*unreadable, *await self._adopt(name, orphans)]
                 self._note_unreadable(f"{self._keys.prefix}:{name}", strange)
                 if orphans and not self._dry:
-                    ahead.append((name, start, [*skipped, *strange]))  # now they have an item
+                    ahead.append((name, start, [*skipped, *strange]))  # now the orphans have items
                 elif further:
                     ahead.append((name, further, skipped))
             work = ahead
 
     async def _adopt(self, lane: str, orphans: list[tuple[str, str, str]]) -> list[str]:
-        """Give entries of a lane their items back; the answer has those that cannot be read."""
+        """Give entries of a lane their items back; answers the ids of those that cannot be read."""
         rows, unreadable = [], []
         for entry_id, item_id, body in orphans:
             message = _read(body)
@@ -259,7 +260,7 @@ class Repairer:
             await self._call("repair_adopt", {"rows": rows}, _Reply)
 
     async def _repair_aside(self) -> None:
-        """Look at the bodies that wait aside; those without an item get one, and are due when they were."""
+        """Look at the bodies that wait aside. A body without an item gets one, with its old due time."""
         cursor, due = "0", None
         while cursor:
             page = await self._call("reindex_aside", {"cursor": cursor}, _Aside)
@@ -308,15 +309,15 @@ class Repairer:
             cursor = page.cursor
 
     async def _recount(self) -> None:
-        """Count until the labels are right: one that counts below zero has forgotten how far."""
+        """Count until the labels are right: a count that would fall below zero needs another round."""
         await self._call("recount_numbers", {"seq": self._seq}, _Reply)
         for _ in range(1 if self._dry else ROUNDS):
             before = await self._quiet_moment()
             self._moment = {"at": before.now, "seq": max(before.seq, self._seq)}
             self._sums.clear()
-            seen: set[int] = set()  # hashes, for there may be very many
+            seen: set[int] = set()  # hashes, because there may be very many
             async for users in self._batches(self._users_start, _is_user):
-                new = [user for user in dict.fromkeys(users) if hash(user) not in seen]  # SCAN repeats itself
+                new = [user for user in dict.fromkeys(users) if hash(user) not in seen]  # SCAN may repeat
                 seen.update(map(hash, new))
                 await self._recount_users(new, rest=False)
             async for users in self._batches(f"{self._keys.prefix}:lanes:", _is_user):
@@ -325,10 +326,10 @@ class Repairer:
                 return
 
     async def _quiet_moment(self) -> _Labels:
-        """What is counted at the end of a millisecond: what has its time, or one before, came before that.
+        """The counts of labels at the end of a millisecond, which include all that happened up to then.
 
-        That nothing has changed until the next millisecond tells so. Where that is never so, the counts of
-        labels may be wrong by what happens in a millisecond.
+        Counts that are still the same in the next millisecond prove that. If the queue is never that quiet,
+        the counts of labels may be wrong by what happens in a millisecond.
         """
         last = await self._call("recount_labels", {}, _Labels)
         first, began = last.now, time.monotonic()
@@ -342,7 +343,7 @@ class Repairer:
         return last
 
     async def _correct_labels(self, before: _Labels) -> bool:
-        """Put the counts of labels right; whether some were wrong."""
+        """Put the counts of labels right; answers whether some were wrong."""
         known = {label: numbers for label, *numbers in before.labels}
         self._sums[""] = [sum(numbers[0] for numbers in self._sums.values()), 0, 0, 0]
         rows = []
@@ -350,12 +351,12 @@ class Repairer:
             counted = known.get(label, [0] * 6)
             missing = [true - said for true, said in zip(self._sums[label], counted[:4], strict=True)]
             rows.append((label, *missing, *counted[1:]))
-        unsure = self._dry and self._report.mended["leases"]  # a look has not written them
+        unsure = self._dry and self._report.mended["leases"]  # a dry run has not written them
         request = {"labels": rows, "unsure": bool(unsure) or None}
         return bool((await self._call("recount_correct", request, _Reply)).mended)
 
     async def _recount_users(self, users: list[str], *, rest: bool) -> None:
-        """Count for some users; who has many items is looked at page by page, and again if some moved."""
+        """Count the items of some users, page by page. A user whose items move meanwhile is counted again."""
         work: list[_Row] = [(user, "0", "", []) for user in users]
         found: defaultdict[str, list[_Sum]] = defaultdict(list)
         tries: Counter[str] = Counter()
@@ -402,7 +403,7 @@ class Repairer:
 
 
 def _is_lane(name: str) -> bool:
-    """Whether what follows the prefix in a key names a lane: other keys have more or fewer parts."""
+    """Whether the part of a key after the prefix names a lane: other keys have more or fewer parts."""
     return name.count(":") == 2 and all(name.split(":")) and name.isascii()
 
 
@@ -411,7 +412,7 @@ def _is_user(name: str) -> bool:
 
 
 def _read(body: str) -> Message | None:
-    """A message as it was submitted, if that is what this encoded text is."""
+    """Read a message from its encoded body; None if the text is no message."""
     try:
         return _decode_message(unquote_to_bytes(body))
     except (msgspec.DecodeError, UnicodeDecodeError):

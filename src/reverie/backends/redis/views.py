@@ -1,4 +1,4 @@
-"""Looking at the queue on Redis."""
+"""Views of the queue on Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DEAD_PAGE = 1000
 
 
 class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in `task_meta` for each item, as far as a view shows it."""
+    """The fields of an item in `task_meta` that the views show."""
 
     status: Status
     task_type: str
@@ -59,7 +59,7 @@ class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ended_at(self) -> int | None:
-        """When it ended, however it did."""
+        """When the item completed, failed or was cancelled."""
         return self.completed_at or self.failed_at or self.cancelled_at
 
 
@@ -80,7 +80,7 @@ class _Found(NamedTuple):
 
 
 _NO_COUNTS = ["0"] * 8
-"""What a label has of which nothing is counted; an older Reverie has counted less."""
+"""The counts of an unknown label. They also complete the shorter counts that an older Reverie wrote."""
 
 _decode_meta = msgspec.json.Decoder(TaskMeta).decode
 _decode_run = msgspec.json.Decoder(_Run).decode
@@ -187,7 +187,7 @@ class RedisViews:
         return _readable(user_id, names, texts)
 
     async def _find_dead(self, query: StatusQuery) -> list[_Found]:
-        """Anyone's dead letters, in order; a page's worth and one more, if there are so many."""
+        """Dead letters of all users, in order: more than a page if there are that many."""
         found: list[_Found] = []
         after = int(query.after or 0)
         while len(found) <= query.limit:
@@ -203,7 +203,7 @@ class RedisViews:
         return found
 
     async def _messages(self, found: Sequence[_Found]) -> list[Message | None]:
-        """The messages themselves, as far as the queue still has them; those of completed work it has not."""
+        """The messages of items, if the queue still has them: it does not keep those of completed work."""
         request = {"items": [(encode_id(one.user_id), one.item_id) for one in found]}
         reply = msgspec.msgpack.decode(await self._call("bodies", request), type=wire.BodiesReply)
         return [
@@ -217,7 +217,7 @@ class RedisViews:
 
 
 def _message(meta: TaskMeta, body: str) -> Message:
-    """The message of an item, of its body and what has happened to it."""
+    """Build the message of an item from its body and what has happened to it."""
     row = wire.MessageRow(
         body,
         "",
@@ -249,7 +249,7 @@ def _attempt(run: _Run) -> Attempt:
 
 
 def _completion(meta: TaskMeta) -> list[Attempt]:
-    """The run that completed an item, which the item itself tells of."""
+    """The run that completed an item, which only the item itself remembers."""
     if meta.completed_at is None:
         return []
     worker = None if meta.worker is None else decode_id(meta.worker)
@@ -269,7 +269,7 @@ def _alive(reply: wire.LabelsReply) -> list[Presence]:
 
 
 def _readable(user_id: str, names: Sequence[bytes], texts: Sequence[bytes | None]) -> list[_Found]:
-    """Read what is ours: another program may use the same hash, and items may go in between."""
+    """Read the items that are ours: another program may use the same hash, and items may go in between."""
     found = []
     for name, text in zip(names, texts, strict=True):
         with contextlib.suppress(msgspec.ValidationError):

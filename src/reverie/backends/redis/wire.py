@@ -1,4 +1,4 @@
-"""What travels between Python and the functions on the server, as MessagePack arrays."""
+"""Requests to the functions on the server and their replies, as MessagePack arrays."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MessageRow(msgspec.Struct, array_like=True, frozen=True):
     entry_id: str
     submitted_at: int
     waiting_since: int | None = None
-    """If not when it was submitted."""
+    """None: since it was submitted."""
     attempts: int = 0
     losses: int = 0
     requeues: int = 0
@@ -74,18 +74,18 @@ class MessageRow(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ServedLane(msgspec.Struct, array_like=True, frozen=True):
-    """What one lane gave."""
+    """The messages that one lane gave."""
 
     stream_key: str
     rows: list[MessageRow]
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
-    """Why nothing of a submit was taken; `raise_refusal` knows what the numbers mean."""
+    """Why a whole submit was refused; `raise_refusal` knows what the numbers mean."""
 
     kind: Literal["unhandled", "unknown", "depth", "rate"]
     index: int
-    """Which message it is about, counted from 0; -1: all of them."""
+    """The index of the message that is the reason; -1: all of them."""
     number: float
     count: int
     text: str
@@ -96,7 +96,7 @@ class TimeReply(_Reply, frozen=True):
 
 
 class Hand(_Reply, frozen=True):
-    """What a submit has claimed for a request that stood."""
+    """The messages that a submit has claimed for a standing request."""
 
     served: list[ServedLane]
     claim_id: str
@@ -108,37 +108,37 @@ class ClaimReply(_Reply, frozen=True):
 
     served: list[ServedLane]
     passed: list[int]
-    """Which wants, counted from 0, got nothing although there is work: the worker has no room for it."""
+    """Indexes of wants that got nothing although there is work: the worker has no room for it."""
     hand: Hand | None = None
-    """What was claimed for an earlier request and nobody has read."""
+    """The messages that were claimed for an earlier standing request and are not read yet."""
 
 
 class Other(msgspec.Struct, array_like=True, frozen=True):
-    """A message that was not accepted, counted from 0."""
+    """A message that was not accepted, by its index."""
 
     index: int
     word: Literal["duplicate", "conflict"]
     item_id: str | None = None
-    """The item that stands for it, where that is another one."""
+    """The item that has its unique key, if that is the reason."""
 
 
 class SubmitReply(_Reply, frozen=True):
     """The answer to a submit."""
 
     others: list[Other]
-    """Those that were not accepted."""
+    """The messages that were not accepted."""
     refusal: Refusal | None = None
 
 
 class RenewReply(_Reply, frozen=True):
-    """The answer to a renewal: which of the claims, counted from 0, are lost or to be cancelled."""
+    """The answer to a renewal: indexes of the claims that are lost, and of those to be cancelled."""
 
     lost: list[int]
     cancelled: list[int]
 
 
 class MemoReply(_Reply, frozen=True):
-    """Whether it was kept."""
+    """The answer to a memo: whether it was kept."""
 
     kept: bool
 
@@ -147,15 +147,15 @@ class SettleReply(_Reply, frozen=True):
     """The answer to settlements."""
 
     states: list[Literal["applied", "stale", "rejected"]]
-    """What became of each row."""
+    """The new state of each row."""
     unknown: list[tuple[int, str]]
-    """Rows whose follow-ups depend on an item that nobody knows."""
+    """Index and parent of rows whose follow-ups depend on an unknown item."""
     stale: list[int]
-    """Which completions, counted over all groups, are of claims that do not stand any more."""
+    """Indexes, over all groups, of completions whose claim is lost."""
 
 
 class ControlReply(_Reply, frozen=True):
-    """What a command has changed, as encoded user and item id."""
+    """The items that a command has changed or asked to stop, as encoded user and item id."""
 
     changed: list[tuple[str, str]]
     requested: list[tuple[str, str]]
@@ -163,7 +163,7 @@ class ControlReply(_Reply, frozen=True):
 
 
 class AdvanceReply(_Reply, frozen=True):
-    """What time has moved; `next_due` is -1 when nothing waits for time."""
+    """The answer to `advance`; `next_due` is -1 when nothing waits for time."""
 
     counts: tuple[int, int, int, int, int]
     """Overdue, staged, rested, reaped, expired."""
@@ -172,7 +172,7 @@ class AdvanceReply(_Reply, frozen=True):
 
 
 class BodiesReply(_Reply, frozen=True):
-    """Bodies of messages; empty where there is none."""
+    """Bodies of messages; empty for a message that has none."""
 
     bodies: list[str]
 
@@ -185,7 +185,7 @@ class DeadReply(_Reply, frozen=True):
 
 
 class LabelsReply(_Reply, frozen=True):
-    """What three hashes hold: names and texts in turn."""
+    """The contents of three hashes: names and texts in turn."""
 
     labels: list[str]
     paused: list[str]
@@ -193,13 +193,13 @@ class LabelsReply(_Reply, frozen=True):
 
 
 class LanesReply(_Reply, frozen=True):
-    """The lanes of a user: what follows the user in their names, how many wait, how many run."""
+    """The lanes of a user: name without the user, how many messages wait, how many run."""
 
     lanes: list[tuple[str, int, int]]
 
 
 class HealthReply(_Reply, frozen=True):
-    """Moments; -1 for what there is not."""
+    """Three moments; -1 for one that there is not."""
 
     oldest_waiting_at: int
     oldest_in_progress_at: int
@@ -207,7 +207,7 @@ class HealthReply(_Reply, frozen=True):
 
 
 class HistoryReply(_Reply, frozen=True):
-    """How an item stands, empty if nobody knows it; and its runs that are remembered. All as JSON."""
+    """An item, empty if it is unknown; and its runs that are remembered. All as JSON."""
 
     item: str
     runs: list[str]
@@ -217,7 +217,7 @@ _decode_body = msgspec.json.Decoder(Message).decode
 
 
 def limits_row(limits: QueueLimits) -> dict[str, Any]:
-    """What the queue decides by itself, as the functions want it: what is not limited is left out."""
+    """The limits of the queue as the functions read them; a limit that is not set is left out."""
     row = {
         "max_losses": limits.max_losses,
         "max_wait_ms": limits.max_wait_ms,
@@ -240,11 +240,11 @@ def claim_row(claim: Claim) -> _Row:
 
 
 MOST_TOGETHER = 400
-"""The most completions in one group: the server takes them by one command."""
+"""The most completions in one group: the server writes a group with one command."""
 
 
 def completions(settlements: Sequence[Settlement], keys: Keys) -> list[tuple[str, str, list[str]]]:
-    """Group completions that nothing follows from, in their order, by lane and claim."""
+    """Group completions without follow-ups by lane and claim, in their order."""
     groups: list[tuple[str, str, list[str]]] = []
     item_ids: list[str] = []
     stream_key = claim_id = None
@@ -264,7 +264,7 @@ def completions(settlements: Sequence[Settlement], keys: Keys) -> list[tuple[str
 
 
 def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
-    """A settlement with its follow-ups."""
+    """The row of a settlement with its follow-ups."""
     error = settlement.error
     return (
         *claim_row(settlement.claim),
@@ -280,12 +280,12 @@ def settlement_row(settlement: Settlement, keys: Keys) -> _Row:
 
 
 def presence_row(presence: Presence) -> _Row:
-    """A worker and what it handles, labels as they stand in keys."""
+    """A worker and the labels it handles, encoded as in keys."""
     return presence.worker, [encode_id(label) for label in presence.labels], presence.lives_ms
 
 
 def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
-    """A request for work, labels as they stand in keys."""
+    """A request for work, its labels encoded as in keys."""
     return {
         "worker": request.worker,
         "claim_id": claim_id,
@@ -309,7 +309,7 @@ def claim_request(request: ClaimRequest, claim_id: str) -> dict[str, Any]:
 
 
 def control_request(command: Command) -> dict[str, Any]:
-    """A command; what it chooses by stands as in keys, but for the ids of items and tasks."""
+    """A command. Its selection is encoded as in keys, except the ids of items and tasks."""
     request: dict[str, Any] = {"command": type(command).__struct_config__.tag}
     if isinstance(command, CancelItems | RequeueItems | DeleteItems):
         which = command.which
@@ -338,7 +338,7 @@ def keys_of(rows: Iterable[tuple[str, str]]) -> list[Key]:
 
 
 def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Message], now: int) -> NoReturn:
-    """Say why nothing of a submit was taken: the same words as on every backend."""
+    """Raise the error of a refused submit, in the same words as on every backend."""
     message = messages[refusal.index] if refusal.index >= 0 else None
     tenant = f"{message.user_id}/{message.mem_cube_id}" if message else None
     scope = limits.tenant if tenant else limits.total
@@ -350,7 +350,7 @@ def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Mess
         check_depth(scope, int(refusal.number), tenant)
     else:
         next_arrival(scope, refusal.number, now, refusal.count, tenant)
-    raise AssertionError(refusal)  # the function on the server has another arithmetic than ours
+    raise AssertionError(refusal)  # the function on the server calculates differently
 
 
 def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list[Claim]:
@@ -382,7 +382,7 @@ def _filled(row: MessageRow, stream_key: str) -> Message:
 def read_message(row: MessageRow) -> Message:
     """Read a message and fill in what has happened to it.
 
-    Without a time of its own it has the time of its submission. One that was sent back has no deadline.
+    A message without a timestamp gets the time of its submission. A requeued message has no deadline.
     """
     message = _decode_body(row.body)
     fill = msgspec.structs.force_setattr

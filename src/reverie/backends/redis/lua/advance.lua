@@ -1,6 +1,6 @@
--- Advancing: what the passing of time asks for, at most `limit` of each kind.
+-- Advancing: does what has fallen due, at most `limit` of each kind.
 
--- Messages that came due take their place at the end of their lane.
+-- Puts messages that came due at the end of their lanes.
 local function stage(step)
   local members = fallen_due(step, 'due', step.request.limit)
   for _, member in ipairs(members) do
@@ -23,7 +23,7 @@ local function end_rests(step)
   return #names
 end
 
--- Hands on what was claimed by a worker that is gone; the messages that have ended are added to `ended`.
+-- Hands on the messages whose lease has run out; those that end because of that are added to `ended`.
 local function reap(step, ended)
   local names = fallen_due(step, 'leases', step.request.limit)
   for _, found in ipairs(read_all(step, names)) do
@@ -49,7 +49,7 @@ local function expire(step)
   return #names
 end
 
--- Forgets workers that have not been heard of, and rates that nobody comes up against any more.
+-- Forgets workers that were not heard of in time, and rates that hold up nobody any more.
 local function prune(step)
   local gone = fallen_due(step, 'alive', step.request.limit)
   send('HDEL', step.prefix .. ':workers', gone)
@@ -57,7 +57,7 @@ local function prune(step)
   redis.call('ZREMRANGEBYSCORE', step.prefix .. ':arrivals', '-inf', step.now)
 end
 
--- The first moment at which anything waits for time, remembered so that only an earlier one is news.
+-- The first moment at which anything falls due. It is remembered, so that only an earlier one wakes a waiter.
 local function next_due(step)
   local first
   for _, name in ipairs({ 'due', 'deadlines', 'resting', 'leases', 'expiry' }) do

@@ -1,19 +1,20 @@
 -- What every function shares: the time, one step over a whole batch, and commands over long lists.
 --
--- Every function takes four arguments: the prefixes of the queue's keys, of the status keys and of the keys of
--- triggers, and the request as MessagePack. Its answer is MessagePack too, and begins with the time of the queue's
--- clock.
+-- Every function takes four arguments: the prefixes of the queue's keys, of the status keys and of the keys
+-- of triggers, and the request as MessagePack. Its answer is MessagePack too, and begins with the time of the
+-- queue's clock.
+--
 -- Ids come percent-encoded where they are part of a key, so that ':' always separates.
 
 local GROUP = 'scheduler_group'
 local RETURNED = '_returned' -- the consumer that owns the entries which were handed back
 local CHUNK = 1000 -- values sent in one command; Lua cannot unpack a table of any length
-local TOKENS = 4 -- the most wake-up tokens that one list holds, if not all who wait should hear of it
+local TOKENS = 4 -- the most wake-up tokens in one list, unless all waiters must wake
 local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
-local MARGIN_MS = 60000 -- what ends by its value on the queue's clock: its key goes a little later
+local MARGIN_MS = 60000 -- how long a key outlives what its value says on the queue's clock
 
--- The server's clock, unless a test has stopped it: `{prefix}:clock` then holds the time. Also the first moment at
--- which anything is known to wait for time.
+-- The time: that of the server's clock, or the one in `{prefix}:clock` if a test has stopped the clock. The
+-- second answer is the first moment at which anything is known to fall due.
 local function clock_now(prefix)
   local stopped, horizon = unpack(redis.call('MGET', prefix .. ':clock', prefix .. ':horizon'))
   horizon = tonumber(horizon or nil)
@@ -24,7 +25,8 @@ local function clock_now(prefix)
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000), horizon
 end
 
--- One call of one function. What it changes is collected here and written by `finish`, in few commands.
+-- Opens a step: one call of one function. Its changes are collected here, and `finish` writes them in few
+-- commands.
 local function open_step(arguments)
   local prefix = arguments[1]
   local request = cmsgpack.unpack(arguments[4])
@@ -37,23 +39,23 @@ local function open_step(arguments)
     limits = request.limits or {}, -- a limit that is not set is missing
     now = now,
     horizon = horizon,
-    lanes = {}, -- by name, as far as they were looked at
-    touched = {}, -- those that may have changed since they were last written
+    lanes = {}, -- by name: those that were read
+    touched = {}, -- lanes that may have changed since they were last written
     rings = {}, -- by label: the names of lanes that join its ring
-    joined = {}, -- by label: how many lanes its ring has got, of which no worker was told
+    joined = {}, -- by label: how many lanes have joined its ring without a worker being told
     users = {}, -- by encoded id: the items that were looked at
     changed = {}, -- users with items that have changed since they were last written
     meta_of = arguments[2] .. ':task_meta:', -- begins the key of a user's items
     lanes_of = prefix .. ':lanes:', -- begins the key of a user's lanes
     stream_of = prefix .. ':', -- begins the key of a lane's stream
     scopes = {}, -- by label: what is counted for it
-    counted = {}, -- those whose counts have changed since they were last written
+    counted = {}, -- scopes whose counts have changed since they were last written
     released = {}, -- by claim id: how many of its messages it does not hold any more
     just_ended = {}, -- messages that others depend on and that have ended
     leased = {}, -- score and member of leases to write
     unleased = {}, -- members of leases to remove
     expiring = {}, -- score and member of ended items to remove one day
-    earliest = nil, -- the first moment at which time will ask for something new
+    earliest = nil, -- the first moment at which something new falls due
   }
 end
 
@@ -71,19 +73,19 @@ local function send(command, key, values)
   end
 end
 
--- Something falls due at `moment`.
+-- Notes that something falls due at `moment`.
 local function expect(step, moment)
   if not step.earliest or moment < step.earliest then
     step.earliest = moment
   end
 end
 
--- Whether the time of anything that waits for it may have come.
+-- Whether anything may be due now.
 local function may_be_due(step)
   return not step.horizon or math.min(step.horizon, step.earliest or step.horizon) <= step.now
 end
 
--- Leaves tokens for those who block on `list`: `wanted` in all, as far as there are fewer, and at most `most`.
+-- Leaves tokens for the waiters that block on `list`: fills it up to `wanted` tokens, at most to `most`.
 local function leave_tokens(list, wanted, most)
   local missing = math.min(wanted, most or TOKENS) - redis.call('LLEN', list)
   for _ = 1, missing do
@@ -94,7 +96,7 @@ local function leave_tokens(list, wanted, most)
   end
 end
 
--- Tells whoever waits for time, if what this step expects comes before all that was known.
+-- Wakes a waiter for time, if this step expects something earlier than all that was known.
 local function tell_horizon(step)
   if not step.earliest then
     return

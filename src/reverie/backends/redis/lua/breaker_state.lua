@@ -1,4 +1,5 @@
--- What workers share: a text for each key, replaced only by whoever has seen the text that stands there.
+-- Breakers and limiters that workers share: a text for each key, which only a worker that has seen it may
+-- replace.
 
 local function shared_key(step)
   return step.prefix .. ':shared:' .. step.request.key
@@ -8,13 +9,14 @@ local function opened_key(step)
   return step.prefix .. ':opened'
 end
 
--- The text of a key; empty where there is none.
+-- The text of a key; empty if there is none.
 local function shared_read_call(_, arguments)
   local step = open_step(arguments)
   return cmsgpack.pack({ step.now, redis.call('GET', shared_key(step)) or '' })
 end
 
--- Writes `text` for `ttl_ms`, or nothing if it is empty, unless the text is no longer `seen`.
+-- Writes `text` for `ttl_ms`, or removes the key if `text` is empty; does nothing if the text is no longer
+-- `seen`.
 local function shared_write_call(_, arguments)
   local step = open_step(arguments)
   local key, request = shared_key(step), step.request
@@ -43,7 +45,7 @@ local function shared_opened_call(_, arguments)
       found[#found + 1] = key
       found[#found + 1] = redis.call('HGET', opened_key(step), key)
     else
-      redis.call('HDEL', opened_key(step), key) -- it was forgotten
+      redis.call('HDEL', opened_key(step), key) -- its text has expired
     end
   end
   return found

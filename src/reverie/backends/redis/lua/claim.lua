@@ -1,10 +1,10 @@
--- Claiming: lanes of each wanted label take their turn, those that were handed back give old entries first.
+-- Claiming: the lanes of each wanted label take turns. A lane gives the entries that were handed back first.
 
 local OVERDUE_LIMIT = 1000 -- how many messages past their deadline one claim fails at most
 local MOST_PLAIN = CHUNK / 2 -- messages whose items are written by one command
 
--- The first entries that were handed back, now owned by the worker; and whether there are more. If the first one was
--- lost before, only that.
+-- Claims the first entries that were handed back. The answer: these entries, and whether there are more. If
+-- the first one was lost before, it comes alone.
 local function read_returned(step, lane, count)
   local worker, ids, entries = step.request.claim.worker, {}, {}
   local pending = redis.pcall('XPENDING', lane.key, GROUP, '-', '+', count, RETURNED)
@@ -29,8 +29,8 @@ local function read_returned(step, lane, count)
   return entries, #ids < lane.returned
 end
 
--- Lets what was lost before come alone: it and what comes after it is handed back, and if it comes first, only
--- what comes after it.
+-- Lets a message that was lost before come alone. If it comes first, all entries after it are handed back; if
+-- not, it is handed back with them.
 local function cut_at_loss(step, lane, entries)
   local user, item_ids = lane.user, {}
   for index, entry in ipairs(entries) do
@@ -49,19 +49,19 @@ local function cut_at_loss(step, lane, entries)
   end
 end
 
--- At most `count` entries of a lane that nobody has read yet, now owned by the worker.
+-- Claims at most `count` entries of a lane that nobody has claimed before.
 local function read_new(step, lane, count)
   local worker = step.request.claim.worker
   local new = redis.pcall('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', count, 'STREAMS', lane.key, '>')
   return new and not new.err and new[1][2] or {}
 end
 
--- At most `count` entries of a lane, in their order, now owned by the worker: what was handed back before the rest.
+-- Claims at most `count` entries of a lane in their order: those that were handed back before new ones.
 local function read_entries(step, lane, count)
   if lane.returned == 0 then
     return read_new(step, lane, count)
   end
-  touch(step, lane) -- it has fewer of them
+  touch(step, lane) -- it has fewer returned entries
   local entries, more = read_returned(step, lane, math.min(count, lane.returned))
   for _, entry in ipairs(not more and #entries < count and read_new(step, lane, count - #entries) or {}) do
     entries[#entries + 1] = entry
@@ -80,7 +80,7 @@ local function start(step, lane, entry, rows)
   local entry_id, body, item_id = entry[1], entry[2][2], entry[2][4]
   local item = item_id and read_item(step, user, item_id)
   if not item then
-    remove_later(lane, entry_id) -- nobody knows of it
+    remove_later(lane, entry_id) -- it has no item
     touch(step, lane)
     return
   end
@@ -94,7 +94,8 @@ local function start(step, lane, entry, rows)
   rows[#rows + 1] = message_row(item, body)
 end
 
--- Gives messages whose items are plain to the worker: their rows. If one is not, nothing is written, and answered.
+-- Gives messages whose items are plain to the worker; the answer is their rows. If one item is not plain,
+-- nothing is written, and the answer is nothing.
 local function start_plain(step, user, entries)
   local item_ids, values, moments = {}, {}, {}
   for index = 1, #entries do
@@ -112,14 +113,14 @@ local function start_plain(step, user, entries)
   redis.call('HSET', key, unpack(values))
   for index = 1, #entries do
     lease(step, user, item_ids[index])
-    local entry_id, row = entries[index][1], entries[index][2] -- its fields: the second is the body
+    local entry_id, row = entries[index][1], entries[index][2] -- its fields; the second is the body
     row[1], row[2], row[3], row[4] = row[2], entry_id, moments[index], nil
     entries[index] = row
   end
   return entries
 end
 
--- Gives whatever messages to the worker: their rows.
+-- Gives messages of any kind to the worker; the answer is their rows.
 local function start_all(step, lane, entries)
   local rows = {}
   cut_at_loss(step, lane, entries)
@@ -135,7 +136,7 @@ local function serve_lane(step, lane, count, served)
   local rows = #entries > 0 and #entries <= MOST_PLAIN and start_plain(step, lane.user, entries)
   rows = rows or start_all(step, lane, entries)
   if #rows == 0 or not lane.ordered then
-    touch(step, lane) -- it is empty, or may be served again at once
+    touch(step, lane) -- the lane is empty, or may be served again at once
   end
   if #rows > 0 then
     served[#served + 1] = { lane.key, rows }
@@ -154,7 +155,7 @@ local function next_lanes(step, label, most)
   return names, turns
 end
 
--- Notes how the lanes of a label are to be served.
+-- Notes in a lane how lanes of its label are to be served.
 local function follow(step, lane, want)
   if lane.ordered ~= want.ordered or lane.min_idle ~= want.min_idle then
     lane.ordered, lane.min_idle = want.ordered, want.min_idle
@@ -165,8 +166,9 @@ local function follow(step, lane, want)
   end
 end
 
--- Serves lanes that were taken out of the ring until they have given enough; the answer is how many messages
--- they gave. Lanes that are not needed keep their turn, those of a tenant that is full are parked when written.
+-- Serves lanes that were taken out of the ring, until they have given `enough` messages; the answer is how
+-- many they gave. Lanes that are not needed keep their turn. Lanes of a full tenant are parked when they are
+-- written.
 local function serve_lanes(step, want, names, turns, enough, served)
   local given, unused = 0, {}
   for index, name in ipairs(names) do
@@ -196,7 +198,7 @@ local function claim_label(step, want, slots, served)
   end
   local given, most = 0, 0
   while given < messages do
-    -- Lanes that give less than they may make more of them necessary: nobody knows how many.
+    -- A lane may give less than its quantum, so nobody knows how many lanes are needed.
     local left = messages - given
     most = math.min(left, math.max(2 * most, math.ceil(left / want.quantum)))
     local names, turns = next_lanes(step, want.label, most)
@@ -205,7 +207,7 @@ local function claim_label(step, want, slots, served)
       break
     end
   end
-  write_lanes(step) -- those that may be served again join the ring
+  write_lanes(step) -- lanes that may be served again join the ring
   want.given = want.given + given
   return given
 end
@@ -223,7 +225,7 @@ local function first_since(step, label)
   end
 end
 
--- What is wanted, as tables.
+-- The wants of the request, as tables.
 local function read_wants(step)
   local wants, labels = {}, {}
   for index, row in ipairs(step.request.claim.wants) do
@@ -248,8 +250,8 @@ local function read_wants(step)
   return wants
 end
 
--- Those of them that have a lane ready. Where no slots are shared, or work has just come, it does not matter how long
--- that has waited.
+-- The wants that have a ready lane, and how long that has waited. If slots are not shared, or work has just
+-- come, that does not matter, and all wants that are not paused count as ready.
 local function ready_wants(step, wants, just_come)
   local ready, shared = {}, step.request.claim.slots and not just_come
   for _, want in ipairs(wants) do
@@ -262,8 +264,9 @@ local function ready_wants(step, wants, just_come)
   return ready
 end
 
--- Whoever is woken claims; while lanes are left that may be served, the next one is woken. The answer has the
--- places of those wants that got nothing because of what the worker has room for: it should not wait for them.
+-- Leaves a token for the next worker, for each label that still has lanes to serve. The answer has the
+-- indexes of wants that got nothing although there is work: the worker has no room for it and should not wait
+-- for it.
 local function renew_tokens(step, wants)
   local passed = {}
   local full = step.limits.total_running and total(step).running >= step.limits.total_running
@@ -294,7 +297,8 @@ local function note_claim(step, served)
   end
 end
 
--- Serves the wanted labels; the answer has each lane's stream and what the worker must know of its messages.
+-- Serves the wanted labels. The answer: the stream and the message rows of each served lane, and then that of
+-- `renew_tokens`.
 local function claim(step, just_come)
   local request, served = step.request.claim, {}
   step.run = string.format(RUN, step.now, encode(request.worker))
@@ -321,7 +325,8 @@ local function claim(step, just_come)
   return served, renew_tokens(step, wants)
 end
 
--- Claims. What was claimed for an earlier request of the worker that stood is answered too; without wants, only that.
+-- Claims for a worker. The answer also has what was claimed for its earlier standing request; without wants,
+-- only that.
 local function claim_call(_, arguments)
   local step = open_step(arguments)
   local request, hand = step.request.claim, nil
@@ -337,12 +342,12 @@ local function claim_call(_, arguments)
   return cmsgpack.pack({ step.now, served, passed, hand })
 end
 
--- Claims what has just become ready for workers that wait for it.
+-- Claims messages that have just become ready, for workers that wait for them.
 local function hand_over(step)
   for label in pairs(step.joined) do
     local request = find_offer(step, label)
     if request then
-      step.joined[label] = nil -- who claims sees to what is left
+      step.joined[label] = nil -- the claim sees to what is left
       step.request.claim = request
       local served = claim(step, true)
       if #served > 0 then
@@ -353,7 +358,8 @@ local function hand_over(step)
   end
 end
 
--- Accepts the messages of a request; the answer has those that were not, or why none was, and how many there are.
+-- Accepts the messages of a request. The answer: those that were not accepted, the refusal if all are
+-- refused, and how many messages there are.
 local function accept(step)
   local request = step.request
   local plain, messages = request.plain, request.messages

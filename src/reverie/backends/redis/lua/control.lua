@@ -1,7 +1,7 @@
--- Commands: what a person asks for. Those that choose items are given `which`: user, ids, task, cube, label, limit.
+-- Commands of a person. A command that chooses items has `which`: user, ids, task, cube, label, limit.
 
 local OPEN = { waiting = true, in_progress = true }
-local CANCELLED = '%00cancelled' -- stands for a label, as in `reverie.backends.wakeup`
+local CANCELLED = '%00cancelled' -- used like a label, as in `reverie.backends.wakeup`
 local PAGE = 1000 -- how much of a large key is read at a time
 
 local function matches(which, found)
@@ -30,7 +30,7 @@ local function consider_ids(step, chosen, user, item_ids)
   end
 end
 
--- All items of a user; only those are taken apart that have the right status.
+-- Considers all items of a user. Only those with the right status are parsed.
 local function consider_user(step, chosen, user)
   local cursor, key = '0', user_of(step, user).key
   repeat
@@ -46,7 +46,7 @@ local function consider_user(step, chosen, user)
   until cursor == '0'
 end
 
--- Anyone's items that have ended, in the order of their submission, until there are enough.
+-- Considers the ended items of all users, in the order of their submission, until there are enough.
 local function consider_ended(step, chosen)
   for _, status in ipairs({ 'failed', 'cancelled' }) do
     local enough, first = #chosen + chosen.which.limit + 1, 0
@@ -60,7 +60,8 @@ local function consider_ended(step, chosen)
   end
 end
 
--- Anyone's items that have not ended: of users with lanes in a ring, claimed, resting or parked, or messages aside.
+-- Considers the open items of all users that have lanes in a ring, claimed, resting or parked, or messages
+-- aside.
 local function consider_open(step, chosen)
   local which, users = chosen.which, {}
   local function look(user)
@@ -132,13 +133,14 @@ local function names_of(chosen)
   return names
 end
 
--- Tells all workers that someone wants running work cancelled; who does not hear it learns it when it renews.
+-- Tells all workers that a running message is to be cancelled. A worker that misses this learns it when it
+-- renews.
 local function tell_of_cancel(step)
   local workers = math.max(1, redis.call('HLEN', step.prefix .. ':workers'))
   leave_tokens(step.prefix .. ':wake:' .. CANCELLED, workers, workers)
 end
 
--- What waits ends at once, what runs is asked to stop.
+-- Cancels messages: those that wait end at once, those that run are asked to stop.
 local function cancel(step)
   local chosen, more = choose(step, OPEN)
   local changed, requested = {}, {}
@@ -170,7 +172,7 @@ local function requeue_one(step, found)
   settle_in(step, found.user, found.id, item)
 end
 
--- What has failed or was cancelled waits again, as if it were new.
+-- Lets messages that have failed or were cancelled wait again, as if they were new.
 local function requeue(step)
   local chosen, more = choose(step, KEPT)
   for _, found in ipairs(chosen) do

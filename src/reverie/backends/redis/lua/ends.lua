@@ -1,11 +1,12 @@
--- Ends: what happens when a message ends, to itself and to those that depend on it, and how a step is finished.
+-- Ends: what happens when a message ends, to it and to the messages that depend on it; and how a step is
+-- finished.
 
-local KEPT = { failed = true, cancelled = true } -- a person may send these back, so their bodies stay
+local KEPT = { failed = true, cancelled = true } -- a person may requeue these, so their bodies are kept
 
 local MOST_KEPT = 20 -- runs of one message, as in `reverie.backends.views`
 
--- Remembers how a run has ended, or that a message has ended without one. Completions are not remembered: an item
--- itself says all of its own.
+-- Remembers how a run has ended, or that a message has ended without one. Completions are not remembered,
+-- because the item itself tells of its own.
 local function note_run(step, user, item_id, item, outcome, problem)
   local key, kept = key_of(step, 'history', user, item_id), (item.rare.history or 0) + 1
   local text = string.format('{"outcome":"%s",%s%s"ended_at":%d}', outcome, item.run, note_error(problem), step.now)
@@ -23,7 +24,7 @@ local function drop_memos(step, user, item_id, item)
   end
 end
 
--- A message that ends does not wait for others any more.
+-- Unlinks a message that ends from the messages it waits for.
 local function drop_dependencies(step, user, item_id, item)
   if item.rare.waits_for then
     for _, parent in ipairs(details_of(item).depends_on) do
@@ -44,7 +45,7 @@ local function leave_queue(step, user, item_id, item)
   count(step, label_of(item), -1, 0)
 end
 
--- Notes when what has ended is forgotten. A dead letter stays until a person decides about it.
+-- Notes when an ended message is forgotten. Dead letters have no expiry: they stay until a person decides.
 local function note_expiry(step, name)
   local expiry = step.now + step.limits.retention_ms
   step.expiring[#step.expiring + 1] = expiry
@@ -52,8 +53,8 @@ local function note_expiry(step, name)
   expect(step, expiry)
 end
 
--- Ends a message that waits or runs; the answer is its body, if that is kept. `outcome` is what became of its last
--- run, if that is another word. Who calls this finishes the step.
+-- Ends a message that waits or runs; the answer is its body, if that is kept. `outcome` is the outcome of its
+-- last run, if that differs from `status`. The caller finishes the step.
 local function end_item(step, user, item_id, item, status, problem, outcome)
   local name = reference(user, item_id)
   local body = KEPT[status] and body_of(step, user, item_id, item)
@@ -89,8 +90,8 @@ local function end_item(step, user, item_id, item, status, problem, outcome)
   return body
 end
 
--- A claim that ended without an outcome is one loss; after too many its message is buried. The answer is the
--- body of a message that has ended.
+-- Counts a loss, which is a claim that ended without an outcome. After too many losses the message is buried.
+-- The answer is the body of the message, if it has ended.
 local function lose(step, user, item_id, item)
   local lane = lane_of(step, lane_name(item))
   end_runs(step, lane, 1, item.claim_id, lane.min_idle)
@@ -108,12 +109,13 @@ local function lose(step, user, item_id, item)
   write_item(step, user, item_id, item)
 end
 
--- Members of a sorted set whose moment has come.
+-- The first members of a sorted set whose moment has come.
 local function fallen_due(step, name, limit)
   return redis.call('ZRANGE', step.prefix .. ':' .. name, '-inf', step.now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
--- Fails what was not started before its deadline; the answer has what must be known of each.
+-- Fails messages that were not started before their deadline. The answer: their rows, and how many deadlines
+-- were looked at.
 local function fail_overdue(step, limit)
   local rows = {}
   local names = fallen_due(step, 'deadlines', limit)
@@ -128,7 +130,7 @@ local function fail_overdue(step, limit)
   return rows, #names
 end
 
--- Lets a message that was kept go back to its lane, or be forgotten: nothing is left of its end.
+-- Removes all traces of a message's end, before the message is requeued or forgotten.
 local function forget_end(step, user, item_id, item)
   local name = reference(user, item_id)
   count_ended(step, label_of(item), item.status, -1)
@@ -155,7 +157,8 @@ local function forget(step, user, item_id, item)
   user_of(step, user).items[item_id] = false
 end
 
--- The messages that wait for these, each with those of its parents that have ended, in the order of submission.
+-- Takes the messages that depend on these ended ones, each with its ended parents, in the order of
+-- submission.
 local function take_dependants(step, ended)
   local children, by_name = {}, {}
   for _, parent in ipairs(ended) do
@@ -203,7 +206,7 @@ local function parents_ended(step, child)
   end
 end
 
--- Lets those go on that depended on what has ended, or fail with it; round by round.
+-- Lets the messages go on that depend on ended ones, or fail with them; round by round.
 local function look_after_dependants(step)
   while #step.just_ended > 0 do
     local ended = step.just_ended
@@ -214,19 +217,19 @@ local function look_after_dependants(step)
   end
 end
 
--- Whoever has waited because of all that runs may go on: wakes those who wait for labels that have work.
+-- Wakes waiters for the labels that have work, if a limit on all running messages may have kept them waiting.
 local function tell_of_room(step)
   if not next(step.released) or not step.limits.total_running then
     return
   end
-  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the one for all has no ring
+  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the name of all has no ring
     if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
       leave_tokens(step.prefix .. ':wake:' .. label, 1)
     end
   end
 end
 
--- Notes of each claim how many of its messages it still holds; one that holds none is forgotten.
+-- Writes how many messages each claim still holds, and forgets a claim that holds none.
 local function release_claims(step)
   for claim_id, amount in pairs(step.released) do
     if redis.call('HINCRBY', step.prefix .. ':claims', claim_id, -amount) <= 0 then
@@ -237,14 +240,14 @@ local function release_claims(step)
   step.released = {}
 end
 
--- Does what follows from the step's changes, so that lanes and items are on the server as they should be.
+-- Looks after dependants, and writes items and lanes.
 local function arrange(step)
   look_after_dependants(step)
   write_items(step)
   write_lanes(step)
 end
 
--- The same, and writes all else that the step has collected.
+-- Finishes a step: does what `arrange` does, and writes everything else that the step has collected.
 local function finish(step)
   arrange(step)
   write_triggers(step)

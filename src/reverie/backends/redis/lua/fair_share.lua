@@ -24,7 +24,7 @@ do
       return 0
     end
     local used = math.min(slots, math.ceil(shares.give(want, slots) / want.per_slot))
-    want.left = used == slots and want.left - used or 0 -- fewer: it has no more
+    want.left = used == slots and want.left - used or 0 -- if it used fewer, it has no more
     shares.free = shares.free - used
     return used
   end
@@ -45,7 +45,7 @@ do
     return start - quota
   end
 
-  -- Gives each level its share, then what others have left.
+  -- Gives each level its share, then the slots that others have left.
   function serve_shares(request, wants, max_wait, give)
     local shares = { free = request.slots, rooms = {}, give = give }
     for _, row in ipairs(request.levels) do

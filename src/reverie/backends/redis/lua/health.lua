@@ -1,13 +1,13 @@
--- Health: how old the work is, at a cost that does not grow with it.
+-- Health: how old the work is, at a cost that does not grow with the amount of work.
 
-local COMPARED = 100 -- lanes in the rings, and again claims, whose lanes are compared
+local COMPARED = 100 -- lanes in the rings that are compared, and claims whose lanes are
 
--- The earlier of two moments, of which each may be missing.
+-- The earlier of two moments; each may be missing.
 local function earlier(one, other)
   return one and other and math.min(one, other) or one or other
 end
 
--- Since when a message of a stream waits.
+-- Since when the message of an entry waits; nothing if it does not wait.
 local function entry_since(step, lane, entry)
   local user = string.match(lane.name, '^[^:]*')
   local item = entry and read_item(step, user, entry[2][4] or '')
@@ -27,11 +27,11 @@ local function first_returned(lane)
   return pending and redis.call('XRANGE', lane.key, pending[1], pending[1])[1]
 end
 
--- Since when the oldest message of a lane waits. New ones stand in the order in which they came, and of those that
--- were handed back the first stands for all.
+-- Since when the oldest message of a lane waits. New messages are in the order in which they came; of those
+-- that were handed back only the first is looked at.
 local function lane_since(step, lane)
   if redis.call('EXISTS', lane.key) == 0 then
-    return nil -- somebody has deleted it
+    return nil -- somebody has deleted the stream
   end
   local since = entry_since(step, lane, first_new(lane))
   if lane.returned > 0 then
@@ -53,7 +53,7 @@ local function look_at_labels(step)
   return labels, last
 end
 
--- The lanes that have waited longest for their turn, of each label as many.
+-- The lanes that have waited longest for their turn, equally many of each label.
 local function next_in_turn(step, labels)
   local names = {}
   local most = math.max(1, math.floor(COMPARED / math.max(1, #labels)))
@@ -80,8 +80,8 @@ local function held_up(step)
   return names
 end
 
--- Since when the oldest message waits, of those whose time has come and whose lane does not rest. Not all lanes are
--- compared: one that was just served, or whose claim is young, may have an older message and be missed.
+-- Since when the oldest message waits that is due and whose lane does not rest. Not all lanes are compared: a
+-- lane that was just served, or whose claim is young, may have an older message and be missed.
 local function oldest_waiting(step, labels)
   local since, seen = nil, {}
   for _, names in ipairs({ next_in_turn(step, labels), held_up(step) }) do
@@ -96,8 +96,8 @@ local function oldest_waiting(step, labels)
   return since
 end
 
--- Three moments: since when the oldest waits, since when the oldest claim is held, and the last completion; -1 for
--- what there is not.
+-- Three moments: since when the oldest message waits, when the oldest claim was made, when a message last
+-- completed; -1 for one that there is not.
 local function health_call(_, arguments)
   local step = open_step(arguments)
   local labels, last = look_at_labels(step)

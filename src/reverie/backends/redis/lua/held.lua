@@ -1,6 +1,7 @@
--- What the holder of a claim may do with it before it is settled: keep it, and keep results of its run.
+-- Held claims: the holder of a claim may renew its lease, and keep memos of its run.
 
--- Notes that a worker is alive and what it handles: "alive_until lives_ms label …". Without labels it has gone.
+-- Notes that a worker is alive and what it handles: "alive_until lives_ms label …". A worker without labels
+-- is gone.
 local function note_worker(step, presence)
   local worker, labels, lives_ms = presence[1], presence[2], presence[3]
   if #labels == 0 then
@@ -15,8 +16,8 @@ local function note_worker(step, presence)
   redis.call('ZADD', step.prefix .. ':alive', alive_until, worker)
 end
 
--- Extends the leases that still stand; the answer has the places of the others in the request, and of those
--- whose message someone wants cancelled.
+-- Extends the leases of claims that still hold their messages. The answer: the indexes of the other claims,
+-- and of claims whose message is to be cancelled.
 local function renew_call(_, arguments)
   local step = open_step(arguments)
   local lost, cancelled = {}, {}
@@ -45,7 +46,7 @@ local function renew_call(_, arguments)
   return cmsgpack.pack({ step.now, lost, cancelled })
 end
 
--- Keeps the result of one step of a run, if the claim still stands.
+-- Keeps the result of one step of a run, if the claim still holds its message.
 local function save_memo_call(_, arguments)
   local step = open_step(arguments)
   local request = step.request

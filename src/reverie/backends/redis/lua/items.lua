@@ -1,11 +1,11 @@
--- Items: how each message stands, as JSON in its user's hash.
+-- Items: the status and details of each message, as JSON in its user's hash.
 --
--- The JSON is written in one fixed order, so that it can be taken apart without decoding it: what changes with
--- every move, then `rare` (what few items have), then `run` (when and by whom it was claimed, while that lasts and
--- if it was completed), then `note` (when and how it ended, the last error), then `details`, which never change and
--- of which only those who ask for it read more.
+-- The JSON is written in one fixed order, so that it can be taken apart without decoding it. First come the
+-- fields that change with every move. Then `rare` (fields that few items have), `run` (when and by whom it
+-- was claimed, during the claim and after a completion), `note` (when and how it ended, the last error) and
+-- `details`, which never change and are decoded only when they are asked for.
 
-local RUN = '"claimed_at":%d,"worker":"%s",' -- the worker's name as it would stand in a key
+local RUN = '"claimed_at":%d,"worker":"%s",' -- the worker's name is encoded as in a key
 local parse_item, item_text
 do
   local HEAD = '{"status":"%s","attempts":%d,"losses":%d,"submitted_at":%d,"started_at":%s,'
@@ -15,21 +15,18 @@ do
   local RUN_PATTERN = '^"claimed_at":%d+,"worker":"[^"]*",()'
   local DETAILS = '"task_type":' -- begins the details; inside a JSON string its quotes would be escaped
 
-  -- The rare fields, numbers all: how often a person has sent it back; how many conflicts it has met in a row; 1 if
-  -- someone wants its run cancelled; when it is due; how many messages it still waits for; 1 if its runs have kept
-  -- something; 1 if others wait for it; when it last came into its lane, if not when it was submitted; how many of its
-  -- runs are remembered; 1 if it has a deadline or a unique key, or is the run of a task.
+  -- The rare fields, all of them numbers. A field that is a yes or no is 1 or missing.
   local RARE = {
-    'requeues',
-    'conflicts',
-    'cancel_requested',
-    'due',
-    'waits_for',
-    'memos',
-    'dependants',
-    'waiting_since',
-    'history',
-    'rules',
+    'requeues', -- how often a person has requeued it
+    'conflicts', -- how many conflicts it has met in a row
+    'cancel_requested', -- whether its run is to be cancelled
+    'due', -- when it is due
+    'waits_for', -- how many messages it still waits for
+    'memos', -- whether it has memos
+    'dependants', -- whether others wait for it
+    'waiting_since', -- when it last came into its lane, if not at its submission
+    'history', -- how many of its runs are remembered
+    'rules', -- whether it has a deadline or a unique key, or is the run of a trigger
   }
   local IS_RARE = {
     requeues = true,
@@ -107,12 +104,12 @@ do
   end
 end
 
--- What an item is about: the fields that never change.
+-- The details of an item, decoded.
 local function details_of(item)
   return cjson.decode('{' .. item.details)
 end
 
--- A single detail, found by its name in quotes without decoding the rest: quotes inside of a value would be
+-- A single detail, found by its name in quotes without decoding the rest: quotes inside of a value are
 -- escaped.
 local function detail_in(details, name, pattern)
   local _, last = string.find(details, name, 1, true)
@@ -141,7 +138,7 @@ local function seq_of(item)
   return item.seq
 end
 
--- By when it must have started; what a person has sent back may take its time.
+-- By when an item must have started. A requeued item has no deadline.
 local function deadline_of(item)
   return not item.rare.requeues and tonumber(detail(item, '"deadline":', '^-?%d+') or nil)
 end
@@ -151,7 +148,7 @@ local function waiting_since(item)
   return item.rare.waiting_since or item.submitted_at
 end
 
--- A message comes into its lane, at its end or at its place.
+-- Notes that a message waits in its lane from now on.
 local function wait_from_now(step, item)
   item.rare.waiting_since = step.now ~= item.submitted_at and step.now or nil
 end
@@ -160,7 +157,7 @@ local function note_error(problem)
   return problem and '"error":' .. cjson.encode(problem) .. ',' or ''
 end
 
--- One name for a message across all users: a user's encoded id has no ':'.
+-- The name of a message among those of all users: a user's encoded id has no ':'.
 local function reference(user, item_id)
   return user .. ':' .. item_id
 end
@@ -169,7 +166,7 @@ local function split_reference(text)
   return string.match(text, '^([^:]*):(.*)$')
 end
 
--- The name of a key that belongs to one message; a lane's name has another number of parts.
+-- The key of something that belongs to one message; the key of a lane has another number of parts.
 local function key_of(step, kind, user, item_id)
   return step.prefix .. ':' .. kind .. ':' .. encode(reference(user, item_id))
 end
@@ -201,7 +198,7 @@ local function fetch_items(step, user_id, item_ids)
   end
 end
 
--- The same for rows that begin with user and item id, whatever their order.
+-- Reads the items of rows that begin with user and item id, in any order.
 local function fetch_rows(step, rows)
   local ids, users = {}, {}
   for _, row in ipairs(rows) do
@@ -217,7 +214,7 @@ local function fetch_rows(step, rows)
   end
 end
 
--- Whatever stands under this id.
+-- The item of this id, even one that another program has written; false if there is none.
 local function known_item(step, user_id, item_id)
   local user = user_of(step, user_id)
   if user.items[item_id] == nil then
@@ -231,7 +228,7 @@ local function read_item(step, user_id, item_id)
   return item and not item.foreign and item
 end
 
--- The items of these names, as far as they are known, in the order in which they were submitted.
+-- The known items of these names, in the order in which they were submitted.
 local function read_all(step, names)
   local rows = {}
   for index, name in ipairs(names) do
@@ -278,13 +275,13 @@ local function write_items(step)
   step.changed = {}
 end
 
--- The item of a claim that still stands.
+-- The item of a claim, if the claim still holds it.
 local function held_item(step, user, item_id, claim_id)
   local item = read_item(step, user, item_id)
   return item and item.claim_id == claim_id and item
 end
 
--- What a worker or a view must know of a message beside its body.
+-- The row of a message for a worker or a view: see `MessageRow` in `wire.py`.
 local function message_row(item, body)
   local requeues, conflicts = item.rare.requeues or 0, item.rare.conflicts or 0
   local since = waiting_since(item)

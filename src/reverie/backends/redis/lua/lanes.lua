@@ -1,20 +1,21 @@
--- Lanes: a stream each, which itself says what waits in it and what is claimed from it.
+-- Lanes: each lane is a stream, which itself says what waits in it and what is claimed from it.
 --
--- Beside it stands a text for every lane that has work, in one hash for each user, by what follows the user in the
--- lane's name. It is empty, or "returned ordered min_idle_ms aside" where one of these is unusual: how many entries
--- were claimed before and handed back, whether one claim must end before the next, how long the lane rests after a
--- run, and how many messages will come when they are due, or when that has ended on which they depend.
+-- A hash for each user has a text for every lane that has work; the field is the lane's name without the
+-- user. The text is empty, or "returned ordered min_idle_ms aside" if one of these is unusual: how many
+-- entries were claimed before and handed back; whether one claim must end before the next; how long the lane
+-- rests after a run; how many messages wait aside until they are due, or until those they depend on have
+-- ended.
 
 local UNUSUAL = '^(%d+) (%d) (%d+) (%d+)$'
 
--- What most lanes have. A lane that was touched is looked at and written when the step is done with it.
+-- The fields of most lanes. A touched lane is looked at and written at the end of the step.
 local USUAL = {
   returned = 0,
   ordered = true,
   min_idle = 0,
   aside = 0,
   text = false, -- as it was read; false: it has none
-  rest = false, -- until when it rests, 0 if it does not; false: nobody has looked
+  rest = false, -- until when it rests, 0 if it does not; false: not read yet
   streamed = false, -- whether it surely has a stream
   fresh = false, -- whether it has just begun, with messages that nobody has claimed
   off_ring = false, -- whether it surely is not in its ring
@@ -24,7 +25,7 @@ local USUAL = {
 }
 local LANE = { __index = USUAL }
 
--- Reads the lane of this name; `text` is what stands in its user's hash, for those who know it.
+-- Reads a lane by its name. `text` is its text in the user's hash, if the caller knows it.
 local function read_lane(step, name, text)
   local user, field, label = string.match(name, '^([^:]*):([^:]*:([^:]*))$')
   local lane = setmetatable({
@@ -48,7 +49,7 @@ local function read_lane(step, name, text)
   return lane
 end
 
--- The lane of this name, to look at.
+-- The lane of this name, only to be read.
 local function see_lane(step, name)
   return step.lanes[name] or read_lane(step, name)
 end
@@ -60,7 +61,7 @@ local function touch(step, lane)
   end
 end
 
--- The lane of this name, to be written when the step is done with it.
+-- The lane of this name, to be written at the end of the step.
 local function lane_of(step, name)
   local lane = see_lane(step, name)
   touch(step, lane)
@@ -89,7 +90,7 @@ local function pending_of(lane)
   return summary[1] - returned, returned
 end
 
--- The last entry of a stream that was given to anyone; nothing where the group is missing.
+-- The last entry of a stream that was given to a consumer; nothing if the group is missing.
 local function last_delivered(key)
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', key)) do
     local fields = {}
@@ -102,7 +103,7 @@ local function last_delivered(key)
   end
 end
 
--- Sees whether any lane rests, and whether any is parked: mostly there is none.
+-- Finds out whether any lane rests, and whether any is parked. Usually none is.
 local function look_aside(step)
   if step.someone_rests == nil then
     local resting, parked = step.prefix .. ':resting', step.prefix .. ':parked'
@@ -121,7 +122,7 @@ local function rest_of(step, lane)
   return lane.rest
 end
 
--- Lets a lane rest for so long.
+-- Lets a lane rest for `rest` milliseconds.
 local function let_rest(step, lane, rest)
   local until_moment = step.now + rest
   if rest > 0 and until_moment > rest_of(step, lane) then
@@ -131,16 +132,17 @@ local function let_rest(step, lane, rest)
   end
 end
 
--- Puts a message at the end of a stream, with this id if that may be; the answer is the id of its entry.
+-- Puts a message at the end of a stream, with the id `entry` if that is possible. The answer is the id of its
+-- entry.
 local function append(key, item_id, body, entry)
   local placed = entry and redis.pcall('XADD', key, entry, 'message', body, 'item_id', item_id)
   if placed and not placed.err then
     return placed
   end
-  return redis.call('XADD', key, '*', 'message', body, 'item_id', item_id) -- after whatever is there
+  return redis.call('XADD', key, '*', 'message', body, 'item_id', item_id) -- an id after all that are there
 end
 
--- The same at the end of a lane.
+-- Puts a message at the end of a lane: see `append`.
 local function place(lane, item_id, body, entry)
   if not lane.streamed then
     redis.pcall('XGROUP', 'CREATE', lane.key, GROUP, '0', 'MKSTREAM') -- it may be there already
@@ -149,29 +151,29 @@ local function place(lane, item_id, body, entry)
   return append(lane.key, item_id, body, entry)
 end
 
--- An entry leaves the stream when the lane is written.
+-- Removes an entry from the stream when the lane is written.
 local function remove_later(lane, entry)
   lane.ended = lane.ended or {}
   lane.ended[#lane.ended + 1] = entry
 end
 
--- An entry is handed back when the lane is written: it keeps its place and is read before new ones.
+-- Hands an entry back when the lane is written: it keeps its place and is read before new ones.
 local function hand_back(lane, entry)
   lane.back = lane.back or {}
   lane.back[#lane.back + 1] = entry
 end
 
--- Takes a waiting entry out of its lane. Only one that was handed back has anything to acknowledge.
+-- Takes a waiting entry out of its lane. Only an entry that was handed back has anything to acknowledge.
 local function leave_lane(lane, entry)
   redis.call('XACK', lane.key, GROUP, entry)
   redis.call('XDEL', lane.key, entry)
   lane.fresh = false
 end
 
--- Counts so many messages of a lane whose claims, of one id, have ended, and lets the lane rest.
+-- Counts `amount` messages of a lane that one claim does not hold any more, and lets the lane rest.
 local function end_runs(step, lane, amount, claim_id, rest)
   step.released[claim_id] = (step.released[claim_id] or 0) + amount
   count(step, lane.label, 0, -amount)
-  lane.off_ring = lane.ordered -- it was taken from there to be claimed
+  lane.off_ring = lane.ordered -- an ordered lane left its ring when it was claimed
   let_rest(step, lane, rest)
 end

@@ -1,12 +1,12 @@
--- Limits: whether a submit is taken. All is looked at before anything is written.
+-- Limits: whether a submit is accepted. All its messages are checked before anything is written.
 --
--- A refusal is {what, place of the message, number, count, text}, of which each kind says what it means; Python
--- makes the error of it. The arithmetic is that of `reverie.backends.limits`.
+-- A refusal is {kind, index of the message, number, count, text}; its kind decides what the rest means.
+-- Python raises an error from it. The arithmetic is that of `reverie.backends.limits`.
 
 local unknown_parent, refuse
 do
   local NONE = {}
-  local TOTAL = 'total' -- stands for all tenants; the name of a tenant has a ':'
+  local TOTAL = 'total' -- the name of all tenants together; the name of one has a ':'
 
   local function find_unhandled(step, messages)
     if not step.limits.refuse_unhandled then
@@ -46,7 +46,7 @@ do
     end
   end
 
-  -- The places of the new messages, of which each counts once.
+  -- The indexes of the new messages; a message that comes twice counts once.
   local function find_new(step, messages)
     local new, seen = {}, {}
     for index, message in ipairs(messages) do
@@ -59,7 +59,7 @@ do
     return new
   end
 
-  -- The tenants of these messages, in their order, and how many each has.
+  -- The tenants of the new messages, in their order, and how many messages each has.
   local function by_tenant(messages, new)
     local tenants, by_name = {}, {}
     for _, index in ipairs(new) do
@@ -73,7 +73,8 @@ do
     return tenants
   end
 
-  -- When the rate allows what comes after these messages, or a refusal because they come too soon.
+  -- Adds to `arrivals` when the rate allows the next message after these. The answer is a refusal, if they
+  -- come too soon.
   local function next_arrival(step, scope, index, rate, new, arrivals)
     local interval = 1000 / rate
     local arrival = tonumber(redis.call('ZSCORE', step.prefix .. ':arrivals', scope) or 0)
@@ -121,7 +122,7 @@ do
     return refusal
   end
 
-  -- Why nothing of these messages is taken, if it is not.
+  -- The refusal of these messages; nothing if they may be accepted.
   function refuse(step, messages)
     fetch_rows(step, messages)
     local refusal = find_unhandled(step, messages)

@@ -1,6 +1,6 @@
--- Looking and listening: nothing here moves a message.
+-- Views and wake-ups: nothing here moves a message.
 
--- The bodies of items wherever they are now; an empty text for those that are gone.
+-- The bodies of items, wherever they are now; an empty text for a body that is gone.
 local function bodies_call(_, arguments)
   local step = open_step(arguments)
   local bodies = {}
@@ -19,8 +19,8 @@ local function bodies_call(_, arguments)
   return cmsgpack.pack({ step.now, bodies })
 end
 
--- Dead letters of anyone that come after a number, in the order of their submission: at most `limit` are looked
--- at, and the answer has user, item id and JSON of each.
+-- The dead letters of all users that come after a number, in the order of submission: user, item id and JSON
+-- of each. At most `limit` are looked at.
 local function dead_call(_, arguments)
   local step = open_step(arguments)
   local rows = {}
@@ -33,7 +33,7 @@ local function dead_call(_, arguments)
   return cmsgpack.pack({ step.now, rows, #names })
 end
 
--- What is counted of each label, which are paused and why, and which workers there are: names and texts in turn.
+-- The counts of each label, the paused labels and why, and the workers: names and texts in turn.
 local function labels_call(_, arguments)
   local step = open_step(arguments)
   local answer = { step.now }
@@ -43,7 +43,7 @@ local function labels_call(_, arguments)
   return cmsgpack.pack(answer)
 end
 
--- The lanes of a user that have work: what follows the user in their names, how many wait, how many run.
+-- The lanes of a user that have work: name without the user, how many messages wait, how many run.
 local function lanes_call(_, arguments)
   local step = open_step(arguments)
   local user = step.request.user
@@ -56,7 +56,7 @@ local function lanes_call(_, arguments)
   return cmsgpack.pack({ step.now, rows })
 end
 
--- How an item stands, and what is remembered of its runs; an empty text if nobody knows it.
+-- An item, an empty text if it is unknown; and what is remembered of its runs.
 local function history_call(_, arguments)
   local step = open_step(arguments)
   local user, item_id = step.request.user, step.request.item_id
@@ -65,7 +65,7 @@ local function history_call(_, arguments)
   return cmsgpack.pack({ step.now, text or '', runs or {} })
 end
 
--- A waiter that was cancelled may have taken a token with it: leaves another where there is work.
+-- Replaces a token that a cancelled waiter may have taken, where there is work.
 local function nudge_call(_, arguments)
   local step = open_step(arguments)
   for _, label in ipairs(step.request.labels) do

@@ -1,9 +1,10 @@
--- Mending: what the steps of a repair have in common; it stands at the beginning of each of them.
+-- Mending: what the steps of a repair have in common. This text comes at the beginning of each of them.
 --
--- A queue is mended after keys were lost or changed by hand. What is true stands in the streams, in the bodies
--- that wait aside and in the items; all else is made from these: `repair.lua` looks from the entries to their
--- items, `reindex.lua` from the items to what points to them, `recount.lua` counts. Every call is one step, so
--- that workers may go on meanwhile, and leaves alone what is right. With `dry` nothing is written.
+-- A queue is mended after keys were lost or changed by hand. The truth is in the streams, in the bodies that
+-- wait aside and in the items; everything else is made from these. `repair.lua` looks from the entries to
+-- their items, `reindex.lua` from the items to what points to them, and `recount.lua` counts. Every call is
+-- one step, so that workers may go on meanwhile, and leaves alone what is right. With `dry`, in a dry run,
+-- nothing is written.
 
 local OPEN = { waiting = true, in_progress = true }
 local NAME_OF_LANE = '^[^:]*:[^:]*:[^:]*$'
@@ -14,7 +15,7 @@ local function open_mending(arguments)
   return step
 end
 
--- Notes that something was wrong, and lets `act` put it right unless this is only a look.
+-- Notes that something was wrong, and lets `act` put it right unless this is a dry run.
 local function mend(step, what, act)
   step.mended[what] = (step.mended[what] or 0) + 1
   if not step.request.dry then
@@ -22,7 +23,7 @@ local function mend(step, what, act)
   end
 end
 
--- Writes what was mended; the answer begins with what that was, and how often.
+-- Writes what was mended. The answer begins with the kinds of damage, and how often each was found.
 local function close_mending(step, ...)
   local mended = {}
   for what, times in pairs(step.mended) do

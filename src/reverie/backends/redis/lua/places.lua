@@ -1,5 +1,5 @@
--- Places: where a message waits. In its lane, or aside until it is due or until those have ended that it
--- depends on. A message that takes its place in this step has its body with it, as `item.body`.
+-- Places: where a message waits. It waits in its lane; or aside, until it is due or until the messages have
+-- ended that it depends on. A message that takes its place in this step carries its body in `item.body`.
 
 -- The body of a message that is in its lane.
 local function body_in_lane(key, entry)
@@ -17,7 +17,8 @@ local function body_of(step, user, item_id, item)
   return redis.call('HGET', step.prefix .. ':delayed', reference(user, item_id))
 end
 
--- Members of one due time are sorted as text: their number keeps them in the order of their submission.
+-- The member of a message in `due`. Members with one due time are sorted as text, so their number comes first
+-- and keeps them in the order of their submission.
 local function due_member(user, item_id, item)
   return string.format('%016d:', seq_of(item)) .. reference(user, item_id)
 end
@@ -39,7 +40,7 @@ local function leave_aside(step, user, item_id, item)
   redis.call('ZREM', step.prefix .. ':due', due_member(user, item_id, item))
 end
 
--- Time asks for a message with a deadline as long as it waits.
+-- Watches the deadline of a waiting message, if it has one.
 local function watch_deadline(step, user, item_id, item)
   local deadline = deadline_of(item)
   if deadline then
@@ -54,7 +55,7 @@ local function unwatch_deadline(step, user, item_id, item)
   end
 end
 
--- Lets a waiting message take its place at the end of its lane, if nothing keeps it from that.
+-- Puts a waiting message at the end of its lane; or aside, if it is not due or depends on others.
 local function settle_in(step, user, item_id, item)
   if item.status ~= 'waiting' or item.entry ~= '' then
     return
@@ -81,7 +82,7 @@ local function settle_in(step, user, item_id, item)
   write_item(step, user, item_id, item)
 end
 
--- Takes a waiting message out of wherever it waits.
+-- Takes a waiting message out of its place, in its lane or aside.
 local function leave_place(step, user, item_id, item)
   if item.entry ~= '' then
     leave_lane(lane_of(step, lane_name(item)), item.entry)
@@ -91,8 +92,8 @@ local function leave_place(step, user, item_id, item)
   end
 end
 
--- Moves the due time of a waiting message to now or later. One whose time has come keeps its place unless it is put
--- off.
+-- Moves the due time of a waiting message to now or later. A message in its lane keeps its place, unless the
+-- new time is later than now.
 local function reschedule(step, user, item_id, item, due)
   if item.entry ~= '' then
     if due <= step.now then
@@ -111,7 +112,7 @@ local function reschedule(step, user, item_id, item, due)
   write_item(step, user, item_id, item)
 end
 
--- Lets the entry of a message that was claimed leave its lane.
+-- Removes the entry of a claimed message from its lane.
 local function withdraw(lane, item)
   remove_later(lane, item.entry)
   item.entry = ''

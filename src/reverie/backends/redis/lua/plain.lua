@@ -1,5 +1,6 @@
--- Plain items: nothing rare is known of them, as of most. They are moved without taking each apart: those of one submit
--- have the same head, up to their entry, and those of one claim the same run. Each of these is read once in a step.
+-- Plain items: items without rare fields, as most are. They are moved without taking each apart. The items of
+-- one submit have the same head (the text before the entry), and the items of one claim have the same run.
+-- Each head and each run is read once in a step.
 
 local plain_beginning, plain_waiting, prepare_claims, plain_claimed, prepare_completions, plain_completed
 do
@@ -13,17 +14,17 @@ do
   local UNCLAIMED = '","claim_id":"",'
   local UNCLAIMED_PLAIN = UNCLAIMED .. '"task_type":'
 
-  -- How the text of a new item begins, up to its entry in its lane.
+  -- The head of a new item: its text before its entry.
   function plain_beginning(step)
     return string.format(PLAIN_BEGINNING, step.now)
   end
 
-  -- The text of a new item that waits, of its beginning, its details and its number.
+  -- The text of a new waiting item, made of its head, entry, details and number.
   function plain_waiting(beginning, entry, details, seq)
     return beginning .. entry .. UNCLAIMED .. details .. ',"seq":' .. seq .. '}'
   end
 
-  -- A table that asks `read` for what it does not know, once for each key; false where there is nothing.
+  -- A table that calls `read` for what it does not know, once for each key; false if there is nothing.
   local function remembering(read)
     return setmetatable({}, {
       __index = function(known, key)
@@ -33,14 +34,14 @@ do
     })
   end
 
-  -- Gets ready to claim plain items by this request. All moments have as many digits as now; an item of which that is
-  -- not true is taken apart like one that is not plain.
+  -- Prepares to claim plain items for this request. Heads are found by their length, with as many digits in
+  -- all moments as now has; an item with another number of digits counts as not plain.
   function prepare_claims(step, request)
     local before_entry = string.format(',"started_at":%d,"redis_message_id":"', step.now)
     step.plain_start = {
       length = #plain_beginning(step), -- of a head
       after_entry = string.format('","claim_id":"%s",', request.claim_id) .. step.run,
-      heads = remembering(function(head) -- how a plain one goes on, and when those were submitted who have it
+      heads = remembering(function(head) -- of a claimed item up to its entry, and when it was submitted
         local submitted = string.match(head, PLAIN_WAITING)
         local begin = '{"status":"in_progress","attempts":0,"losses":0,"submitted_at":'
         return submitted and { text = begin .. submitted .. before_entry, submitted_at = tonumber(submitted) }
@@ -48,7 +49,7 @@ do
     }
   end
 
-  -- The text of a plain item that is claimed, and when it was submitted; nothing if it is not plain.
+  -- The text of a plain item after its claim, and when it was submitted; nothing if it is not plain.
   function plain_claimed(step, text, entry)
     local start = step.plain_start
     local known = start.heads[string.sub(text, 1, start.length)]
@@ -59,22 +60,22 @@ do
     return known.text .. entry .. start.after_entry .. string.sub(text, rest + #UNCLAIMED), known.submitted_at
   end
 
-  -- Gets ready to complete plain items.
+  -- Prepares to complete plain items.
   function prepare_completions(step)
     local now = string.format('%d', step.now)
     step.plain_end = {
       length = #'{"status":"in_progress","attempts":0,"losses":0,"submitted_at":,"started_at":,"redis_message_id":"'
         + 2 * #now, -- of a head
-      heads = remembering(function(head) -- how a plain one goes on
+      heads = remembering(function(head) -- of a completed item up to its entry
         local times = string.match(head, PLAIN_RUNNING)
         return times and '{"status":"completed","attempts":1,' .. times
       end),
-      runs = {}, -- by claim id: what stands behind the entry, and will
+      runs = {}, -- by claim id: the text behind the entry, before and after
       completed = '"completed_at":' .. now .. ',',
     }
   end
 
-  -- The run of a claim, as it stands in this item behind its head; nothing if the claim does not hold it.
+  -- Reads the run of a claim in the text of one of its items; nothing if the claim does not hold the item.
   local function read_run(finish, text, claim_id)
     local behind = string.find(text, '"', finish.length + 1, true)
     local holder, run = string.match(text, PLAIN_RUN, behind)
@@ -89,7 +90,7 @@ do
     return found
   end
 
-  -- The text of a plain item that is completed, and its stream entry; nothing if it is not plain or not held.
+  -- The text of a plain item after its completion, and its entry; nothing if it is not plain or not held.
   function plain_completed(step, text, claim_id)
     local finish = step.plain_end
     local known = finish.heads[string.sub(text, 1, finish.length)]

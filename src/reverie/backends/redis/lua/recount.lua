@@ -1,13 +1,14 @@
--- Recount: lanes are known and have a turn if they may be served, and labels get the counts that their items make.
+-- Recount: checks that lanes are known and that those that may be served have a turn; corrects the counts of
+-- labels.
 
 local PAGE = 500 -- items that are looked at in one call
-local COLUMN = { completed = 3, failed = 4, cancelled = 5 } -- where the ended ones of a label are counted
+local COLUMN = { completed = 3, failed = 4, cancelled = 5 } -- where a sum has the ended messages
 local ENDED_AT = {
   completed = '"completed_at":(%d+)',
   failed = '"failed_at":(%d+)',
   cancelled = '"cancelled_at":(%d+)',
 }
-local check = {} -- what is looked at; a Lua text has few names to give away
+local check = {} -- all checks in one table, because a Lua text may have few local names
 
 function check.sum_of(sums, lane)
   local label = string.match(lane, '[^:]*$')
@@ -15,8 +16,8 @@ function check.sum_of(sums, lane)
   return sums[label]
 end
 
--- Counts an item for its label as it stood at the moment `at`, when `seq` was the last number that was given: of
--- what came later nothing is counted, and what has ended later had not ended then.
+-- Counts an item for its label as it was at the moment `at`, when `seq` was the last number of a message. A
+-- message that came later is not counted, and one that ended later is counted as not ended.
 function check.tally_label(step, sum, text, status)
   local ended = ENDED_AT[status] and tonumber(string.match(text, ENDED_AT[status]))
   if ended and ended <= step.request.at then
@@ -26,8 +27,8 @@ function check.tally_label(step, sum, text, status)
   end
 end
 
--- Adds the next items of a user: how many wait aside, by lane, and what there is of each label, see above. The
--- answer is the next cursor, nothing at the end, and how many these were.
+-- Counts the next items of a user: how many wait aside, by lane, and the sums of their labels (see above).
+-- The answer is the next cursor, empty at the end, and how many items these were.
 function check.tally_page(step, user, cursor, asides, sums)
   local page = redis.call('HSCAN', user_of(step, user).key, cursor, 'COUNT', PAGE)
   for place = 1, #page[2], 2 do
@@ -46,14 +47,14 @@ function check.tally_page(step, user, cursor, asides, sums)
   return page[1] == '0' and '' or page[1], #page[2] / 2
 end
 
--- Since when a lane that has lost its turn has waited for it: since its first message has come.
+-- Since when a lane that has lost its turn has waited for it: since its first message came.
 function check.since_of(step, lane)
   local first = redis.call('XRANGE', lane.key, '-', '+', 'COUNT', 1)[1]
   return math.min(step.now, tonumber(first and string.match(first[1], '^%d+')) or step.now)
 end
 
--- Lanes that may be served stand in the ring of their label, or are parked; others do neither. Those that come back
--- have a turn that fits the time for which they have waited.
+-- Checks that a lane that may be served is in its ring or parked, and that another lane is not in its ring. A
+-- lane that comes back gets a turn that fits the time for which it has waited.
 function check.ring(step, lane, left, running)
   local ring, tenant = step.prefix .. ':ready:' .. lane.label, tenant_of(lane.name)
   local queued = redis.call('ZSCORE', ring, lane.name) and true or false
@@ -62,7 +63,7 @@ function check.ring(step, lane, left, running)
   local room = served and tenant_room(step, lane.name) > 0
   local right = queued and not parked
   if served and not room then
-    right = queued or parked -- in the ring it is parked when its turn comes
+    right = queued or parked -- a lane in the ring is parked when its turn comes
   elseif not served then
     right = not queued
   end
@@ -73,7 +74,7 @@ function check.ring(step, lane, left, running)
     if room and not queued then
       redis.call('ZADD', ring, check.since_of(step, lane) * TURNS_PER_MS, lane.name)
     end
-    touch(step, lane) -- it joins its ring, leaves it or is parked when it is written; who is parked may come back
+    touch(step, lane) -- when written, it joins or leaves its ring or is parked, and parked ones may come back
   end)
 end
 
@@ -87,11 +88,11 @@ function check.lane(step, name, aside)
   end
   if streamed and left == 0 then
     mend(step, 'strays', function()
-      touch(step, lane) -- an empty stream goes when its lane is written
+      touch(step, lane) -- an empty stream is deleted when its lane is written
     end)
   end
   if step.request.misplaced then
-    return -- a look has left entries where they do not belong
+    return -- a dry run has left entries where they do not belong
   end
   local known, works = lane.text and true or false, left + aside > 0
   if known ~= works or works and (lane.aside ~= aside or lane.returned ~= returned) then
@@ -109,7 +110,7 @@ function check.lane(step, name, aside)
   check.ring(step, lane, left, running)
 end
 
--- What would be another if a message of the user had come, gone, or gone aside.
+-- A hash that changes when a message of the user comes, goes, or goes aside.
 function check.witness_of(step, user)
   local texts = { redis.call('HLEN', user_of(step, user).key) }
   for _, text in ipairs(redis.call('HGETALL', step.lanes_of .. user)) do
@@ -125,7 +126,7 @@ function check.user(step, user, asides, sums)
       asides[name] = asides[name] or 0
     end
   end
-  for _, row in ipairs(step.request.extra or {}) do -- what a look would have adopted
+  for _, row in ipairs(step.request.extra or {}) do -- what a dry run would have adopted
     if string.match(row[1], '^[^:]*') == user then
       asides[row[1]] = (asides[row[1]] or 0) + row[3]
       local sum = check.sum_of(sums, row[1])
@@ -137,8 +138,8 @@ function check.user(step, user, asides, sums)
   end
 end
 
--- Looks at the next items of a user; after the last ones its lanes are looked at, unless something has moved
--- meanwhile: then the answer asks for another look. Who has few items is done at once.
+-- Counts the next items of a user, and checks the user's lanes after the last ones. If something has moved
+-- meanwhile, the answer asks to count again instead. A user with few items is done at once.
 function check.row(step, row)
   local user, cursor, witness = unpack(row, 1, 3)
   local asides, sums, again = {}, {}, false
@@ -165,10 +166,10 @@ function check.row(step, row)
   return { next_cursor, witness, carried, totals, again }, seen
 end
 
--- Counts the items of users anew: rows of a user, a cursor, and what the answer to the call before has said: a
--- witness, and what was counted. With `rest` only users that have no items. The answer has for each row the next
--- cursor, witness and counts; for each label how many had not ended, were completed, had failed and were cancelled
--- at the moment that is asked for; and whether it must be done again.
+-- Counts the items of users. Takes rows of a user, a cursor, and the witness and counts from the answer to
+-- the call before; with `rest`, only users without items are looked at. The answer has for each row: the next
+-- cursor, witness and counts; for each label how many messages had not ended, had completed, failed or been
+-- cancelled at the moment `at`; whether to count again.
 local function recount_users_call(_, arguments)
   local step = open_mending(arguments)
   local answers, left = {}, PAGE
@@ -186,9 +187,9 @@ local function recount_users_call(_, arguments)
   return close_mending(step, answers)
 end
 
--- -- labels and claims -----------------------------------------------------------------------------------------
+-- -- labels and claims --------------------------------------------------------------------------------------
 
--- The highest number that a message has got: those to come must be higher.
+-- Checks that the numbers of messages to come will be higher than all that were given.
 local function recount_numbers_call(_, arguments)
   local step = open_mending(arguments)
   local all = total(step)
@@ -201,8 +202,9 @@ local function recount_numbers_call(_, arguments)
   return close_mending(step)
 end
 
--- What is counted now of each label and of all: rows of the label, how many have not ended, were completed, failed
--- and cancelled, and how many ever were completed and failed. Before them the last number that was given.
+-- The present counts: the last number that was given to a message; then rows of a label (or all together),
+-- how many messages have not ended, completed, failed, were cancelled, and how many ever completed and ever
+-- failed.
 local function recount_labels_call(_, arguments)
   local step = open_mending(arguments)
   local all, rows = total(step), {}
@@ -225,8 +227,8 @@ local function recount_labels_call(_, arguments)
   return close_mending(step, all.seq, rows)
 end
 
--- How many messages of each label and of all run: all that have a lease. And the claims that hold them: how many
--- each, and since when.
+-- How many messages of each label and of all run, which are those that have a lease. The second answer has
+-- the claims that hold them: how many each, and since when.
 function check.tally_leases(step)
   local running, claims, rows = { [ALL] = 0 }, {}, {}
   for index, name in ipairs(redis.call('ZRANGE', step.prefix .. ':leases', 0, -1)) do
@@ -246,7 +248,7 @@ function check.tally_leases(step)
   return running, claims
 end
 
--- Each claim is known, with how many messages it holds and since when; others are not.
+-- Checks that these claims are known, with how many messages each holds and since when; and no others.
 function check.claims(step, claims)
   local held, made = step.prefix .. ':claims', step.prefix .. ':claimed'
   for id, claim in pairs(claims) do
@@ -273,8 +275,8 @@ function check.claims(step, claims)
   end
 end
 
--- Adds what was found to be missing, or too much, of the ended ones. Of those that were forgotten while they were
--- counted nobody knows: as many may be missing.
+-- Corrects the counts of ended messages by the differences that were found. Messages may have been forgotten
+-- during the count, so a difference that is no larger than their number is ignored.
 function check.correct_ended(ended, row)
   local changed = false
   for index, name in ipairs({ 'completed', 'failed', 'cancelled' }) do
@@ -291,9 +293,10 @@ function check.correct_ended(ended, row)
   return changed
 end
 
--- Puts the counts of labels and claims right: rows of a label, how many that have not ended must be added, the same
--- for completed, failed and cancelled ones, what was counted of these three before, and how many of the first two
--- ever were. `unsure`: a look has not written the leases, by which it is known what runs.
+-- Puts the counts of labels and claims right. Takes rows of a label; what must be added to its messages that
+-- have not ended, completed, failed, were cancelled; the counts of the last three before, and how many ever
+-- completed and ever failed then. `unsure`: a dry run has not written the leases that are missing, so it is
+-- not known what runs.
 local function recount_correct_call(_, arguments)
   local step = open_mending(arguments)
   local running, claims = check.tally_leases(step)

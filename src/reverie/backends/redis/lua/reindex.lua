@@ -1,10 +1,11 @@
--- Reindex: every item finds its body, and what must point to it does; what points to nothing goes.
+-- Reindex: checks that every item has its body and is in its indexes. Index members that point to nothing are
+-- removed.
 
-local ITEMS = 500 -- looked at in one call
-local BODIES = 100 -- the same, of bodies that wait aside
-local check = {} -- what is looked at; a Lua text has few names to give away
+local ITEMS = 500 -- items looked at in one call
+local BODIES = 100 -- bodies that wait aside, looked at in one call
+local check = {} -- all checks in one table, because a Lua text may have few local names
 
--- Lets an index point to an item again; those of `timed` say when something falls due.
+-- Checks that an index has an item. With `timed`, the score is a moment at which something falls due.
 function check.index(step, index, name, score, timed)
   if not redis.call('ZSCORE', step.prefix .. ':' .. index, name) then
     mend(step, index, function()
@@ -16,7 +17,7 @@ function check.index(step, index, name, score, timed)
   end
 end
 
--- The parents of a message that are known, and whether it will hear of the end of all that have not ended.
+-- The known parents of a message, and whether it is linked to all of them that have not ended.
 function check.parents_of(step, user, item_id, item)
   local parents, open, linked = {}, 0, true
   for _, parent_id in ipairs(details_of(item).depends_on or {}) do
@@ -33,7 +34,7 @@ function check.parents_of(step, user, item_id, item)
   return parents, linked and open == item.rare.waits_for
 end
 
--- Lets a message hear again of the end of those it depends on; of those that have ended it hears now.
+-- Links a message to its parents again. The end of the step sees to parents that have ended.
 function check.parents(step, user, item_id, item)
   local parents, whole = check.parents_of(step, user, item_id, item)
   if whole then
@@ -69,7 +70,8 @@ function check.aside(step, user, item_id, item)
   end
 end
 
--- An item names an entry that is gone: else its end would be counted as that of an entry.
+-- Clears the entry in an item if the stream does not have it: at its end, the message would not be taken from
+-- aside.
 function check.unlink(step, user, item_id, item)
   if item.entry ~= '' then
     mend(step, 'unlinked', function()
@@ -79,7 +81,8 @@ function check.unlink(step, user, item_id, item)
   end
 end
 
--- A message whose body is nowhere can never run. It waits until a person decides about it, or ends if one has.
+-- Notes a message whose body is lost, which can never run. It waits until a person decides about it, unless
+-- the request is to bury it.
 function check.lose_body(step, user, item_id, item, found)
   check.unlink(step, user, item_id, item)
   table.insert(found.lost, { user, item_id })
@@ -147,13 +150,13 @@ function check.item(step, user, item_id, item, found)
   check.unique(step, item_id, item)
   if item.status == 'waiting' then
     check.waiting(step, user, item_id, item, found)
-  else -- its claim stands, but somebody must notice when its worker is gone
+  else -- it is claimed: its lease must show when its worker is gone
     check.index(step, 'leases', reference(user, item_id), step.now + step.request.lease_ms, true)
   end
 end
 
--- Takes rows of a user and a cursor; the answer has for each the next cursor. It goes on with: the items whose
--- body is lost, how many have not ended, and the highest number of a message.
+-- Takes rows of a user and a cursor. The answer: for each the next cursor, empty at the end; the items whose
+-- body is lost; how many items have not ended; the highest number of a message.
 local function reindex_items_call(_, arguments)
   local step = open_mending(arguments)
   local found = { lost = {}, open = 0, seq = 0 }
@@ -180,7 +183,7 @@ local function reindex_items_call(_, arguments)
   return close_mending(step, cursors, found.lost, found.open, found.seq)
 end
 
--- -- what points to nothing ------------------------------------------------------------------------------------
+-- -- members that point to nothing -------------------------------------------------------------------------
 
 local function of_status(statuses)
   return function(_, found)
@@ -188,7 +191,7 @@ local function of_status(statuses)
   end
 end
 
--- For each index: whether what it points to should be there.
+-- For each index: whether a member belongs there.
 local BELONGS = {
   leases = of_status({ in_progress = true }),
   deadlines = of_status({ waiting = true }),
@@ -239,8 +242,8 @@ local function reindex_strays_call(_, arguments)
   return close_mending(step, page[1] == '0' and '' or page[1])
 end
 
--- Looks at bodies that wait aside: removes those whose message has ended or has its place. The answer has the
--- next cursor, and the bodies whose item is not known.
+-- Looks at bodies that wait aside, and removes those whose message has ended or is in its lane. The answer:
+-- the next cursor, and the bodies without an item.
 local function reindex_aside_call(_, arguments)
   local step = open_mending(arguments)
   local key, orphans = step.prefix .. ':delayed', {}
@@ -250,7 +253,7 @@ local function reindex_aside_call(_, arguments)
     local user, item_id = split_reference(name)
     local item = user and known_item(step, user, item_id)
     if not item then
-      orphans[#orphans + 1] = { encode(name), encode(body) } -- they may be no text
+      orphans[#orphans + 1] = { encode(name), encode(body) } -- they may not be valid text
     elseif not item.foreign and (not OPEN[item.status] or is_in_lane(step, item)) then
       mend(step, 'strays', function()
         if KEPT[item.status] then

@@ -1,9 +1,9 @@
--- Repair: every entry of a stream finds its item, and belongs to whom it should.
+-- Repair: checks that every entry of a stream has its item, and the right consumer.
 
 local ENTRIES = 100 -- entries that are read at a time; each has a body
-local MOST_ENTRIES = 1000 -- after which a call has done enough
-local MOST_BYTES = 8 * 1024 * 1024 -- the same, of bodies
-local check = {} -- what is looked at; a Lua text has few names to give away
+local MOST_ENTRIES = 1000 -- entries after which a call has done enough
+local MOST_BYTES = 8 * 1024 * 1024 -- bytes of bodies after which a call has done enough
+local check = {} -- all checks in one table, because a Lua text may have few local names
 
 function check.is_after(one, other)
   local time, number = string.match(one, '^(%d+)-(%d+)$')
@@ -12,8 +12,8 @@ function check.is_after(one, other)
   return time > other_time or time == other_time and tonumber(number) > tonumber(other_number)
 end
 
--- The last entry that was given to anyone. Where the group is missing nothing is new: what runs must not be given
--- to another, and nobody knows yet what does.
+-- The last entry that was given to a consumer. If the group is missing, no entry counts as new: a running
+-- message must not be given to another worker, and it is not known yet which messages run.
 function check.last_given(step, work)
   local given = last_delivered(work.key)
   if given then
@@ -27,7 +27,7 @@ function check.last_given(step, work)
   return last
 end
 
--- Who has been given the entries of a range and not been heard of since.
+-- The consumers of the pending entries of a range, by entry.
 function check.owners_between(key, first, last)
   local owners = {}
   repeat
@@ -41,7 +41,7 @@ function check.owners_between(key, first, last)
   return owners
 end
 
--- A message that has ended, or has its place elsewhere, would run once more because of this entry.
+-- Removes the entry of a message that has ended or has its place elsewhere: the message would run once more.
 function check.remove_entry(step, work, entry, item_id, item)
   mend(step, 'removed', function()
     if KEPT[item.status] then
@@ -52,7 +52,8 @@ function check.remove_entry(step, work, entry, item_id, item)
   end)
 end
 
--- The item of an entry, if the entry is where it should be. What nobody knows is added to `work`.
+-- The item of an entry, if the entry is where it should be. Entries that are unreadable or have no item are
+-- added to `work`.
 function check.item_of_entry(step, work, entry)
   local id, fields = entry[1], entry[2]
   local body, item_id = fields[2], fields[4]
@@ -61,7 +62,7 @@ function check.item_of_entry(step, work, entry)
   if not ours or item and item.foreign then
     table.insert(work.unreadable, id)
   elseif not item then
-    table.insert(work.orphans, { id, encode(item_id), encode(body) }) -- these may be no text
+    table.insert(work.orphans, { id, encode(item_id), encode(body) }) -- they may not be valid text
   elseif item.entry == id and OPEN[item.status] then
     return item
   elseif
@@ -84,12 +85,12 @@ local function give(work, consumer, id)
   redis.call('XCLAIM', work.key, GROUP, consumer, 0, id, 'FORCE', 'JUSTID')
 end
 
--- What runs belongs to its worker.
+-- Checks that the entry of a running message belongs to its worker.
 function check.running(step, work, id, item, owner)
   if check.is_after(id, work.last) then
     mend(step, 'groups', function()
       redis.call('XGROUP', 'SETID', work.key, GROUP, id)
-      work.last, work.again = id, true -- what stands before it is not new any more
+      work.last, work.again = id, true -- entries before it are not new any more
     end)
   end
   if not owner or owner == RETURNED then
@@ -103,7 +104,7 @@ function check.running(step, work, id, item, owner)
   end
 end
 
--- What waits is new, or was handed back.
+-- Checks that the entry of a waiting message is new, or was handed back.
 function check.waiting(step, work, id, owner)
   local new = check.is_after(id, work.last)
   if new and owner then
@@ -148,15 +149,15 @@ function check.walk(step, work, budget)
     end)
   end
   if work.given then
-    lane_of(step, work.name) -- who claims now must read these first
+    lane_of(step, work.name) -- a claim must read the returned entries first
   end
   budget.entries = budget.entries - #entries - 1
   work.start = work.again and '-' or last == '+' and '' or '(' .. last
 end
 
--- Takes rows of lane, start, and ids of entries that are known to be none of ours. The answer has for each from
--- where to go on, nothing at its end; entries whose item is not known, with their bodies; ids of those that are
--- not ours.
+-- Takes rows of lane, start, and ids of entries that are known not to be ours. The answer has for each lane:
+-- where to go on, empty at its end; entries without an item, with their bodies; ids of entries that are not
+-- ours.
 local function repair_entries_call(_, arguments)
   local step = open_mending(arguments)
   local answers, budget = {}, { entries = MOST_ENTRIES, bytes = MOST_BYTES }
@@ -181,7 +182,7 @@ local function repair_entries_call(_, arguments)
   return close_mending(step, answers)
 end
 
--- Writes the item of a message of which only the body is left.
+-- Writes a new item for a message that has only its body left.
 local function adopt(step, entry, due, message)
   local user, item_id, task = message[1], message[2], message[6]
   local item = new_item(step, message, take_numbers(step, 1) + 1)
@@ -201,7 +202,7 @@ local function adopt(step, entry, due, message)
   end)
 end
 
--- Takes rows of the id of an entry (empty: the body is aside), when it is due (0: now) and the message.
+-- Takes rows of an entry's id (empty: the body is aside), its due time (0: now) and its message.
 local function repair_adopt_call(_, arguments)
   local step = open_mending(arguments)
   for _, row in ipairs(step.request.rows) do

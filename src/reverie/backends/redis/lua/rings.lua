@@ -1,6 +1,7 @@
--- Rings: the lanes of a label that may be served, in turn; and writing lanes, which puts them there.
+-- Rings: the lanes of a label that may be served, in turn. A lane joins or leaves its ring when it is
+-- written.
 --
--- A turn is a number that grows, and tells by which moment the lane has joined its ring.
+-- A turn is a number that grows, and that tells at which moment the lane joined its ring.
 
 local TURNS_PER_MS = 4096
 
@@ -9,7 +10,7 @@ local function turn_moment(turn)
   return math.floor(turn / TURNS_PER_MS)
 end
 
--- Gives out so many turns; the answer is the one before the first.
+-- Takes `amount` turns; the answer is the turn before the first.
 local function take_turns(step, amount)
   local all = total(step)
   local before = math.max(all.turn, step.now * TURNS_PER_MS)
@@ -26,7 +27,7 @@ local function return_entries(lane)
     end
     command[#command + 1] = 'JUSTID'
     local answer = redis.pcall('XCLAIM', unpack(command))
-    if answer.err and not string.find(answer.err, 'NOGROUP', 1, true) then -- else somebody has deleted the stream
+    if answer.err and not string.find(answer.err, 'NOGROUP', 1, true) then -- NOGROUP: the stream was deleted
       error(answer.err)
     end
   end
@@ -40,7 +41,7 @@ local function acknowledge(lane)
   end
 end
 
--- Brings a lane's stream up to date; the answer is how many entries are left. One of which none is left goes whole.
+-- Brings a lane's stream up to date; the answer is how many entries are left. An empty stream is deleted.
 local function write_stream(lane)
   if lane.back then
     return_entries(lane)
@@ -57,7 +58,7 @@ local function write_stream(lane)
   return left
 end
 
--- Writes the text of a lane that has work; of one that has none nothing stays but its rest.
+-- Writes the text of a lane that has work. Of a lane without work, only its rest is kept.
 local function write_text(step, lane, left)
   if left + lane.aside == 0 then
     if lane.text then
@@ -104,7 +105,7 @@ local function write_lane(step, lane)
   end
 end
 
--- Lets lanes join the end of their rings; those that are there keep their turn.
+-- Lets lanes join the end of their rings; lanes that are there already keep their turn.
 local function write_rings(step)
   for label, names in pairs(step.rings) do
     local turn, members = take_turns(step, #names), {}

@@ -1,12 +1,14 @@
--- Counts: how many messages of each label and of all have not ended, and how many of them run.
+-- Counts: how many messages of each label, and of all labels together, have not ended, and how many of them
+-- run.
 --
--- The text is "depth running". That of all goes on with the last numbers that were given: of a message, and of a
--- lane's turn. A label's goes on with how many have ended and are kept, by how they ended; how many ever have; and
--- when one last completed.
+-- The text of a scope begins with "depth running". For all labels together it goes on with the last numbers
+-- that were given: to a message, and to a lane's turn. For one label it goes on with the ended messages that
+-- are kept (completed, failed, cancelled), how many ever completed and ever failed, and when one last
+-- completed.
 
 local SCOPE = '^(%d+) (%d+)(.*)$'
 local ENDED = { 'completed', 'failed', 'cancelled', 'completed_ever', 'failed_ever', 'last_completed_at' }
-local ALL = '' -- stands among the labels for all of them
+local ALL = '' -- the name of all labels together, among the labels
 
 local function read_ended(text)
   local ended, index = {}, 0
@@ -37,7 +39,7 @@ local function scope_of(step, name)
   return step.scopes[name] or read_scope(step, name, redis.call('HGET', step.prefix .. ':labels', name))
 end
 
--- Reads the counts of a label and of all at once.
+-- Reads the counts of a label and of all labels together, at once.
 local function see_scopes(step, label)
   if not step.scopes[label] and not step.scopes[ALL] then
     local texts = redis.call('HMGET', step.prefix .. ':labels', label, ALL)
@@ -46,7 +48,7 @@ local function see_scopes(step, label)
   end
 end
 
--- How many messages of all labels have not ended, and are in progress.
+-- The counts of all labels together.
 local function total(step)
   return scope_of(step, ALL)
 end
@@ -64,14 +66,14 @@ local function add(step, scope, depth, running)
   mark(step, scope)
 end
 
--- Counts so many messages more of a label.
+-- Adds to the number of messages of a label that have not ended, and to the number of those that run.
 local function count(step, label, depth, running)
   see_scopes(step, label)
   add(step, scope_of(step, label), depth, running)
   add(step, total(step), depth, running)
 end
 
--- Counts so many messages more of a label that have ended in this way and are kept.
+-- Adds `amount` to the number of kept messages of a label that have ended with this status.
 local function count_ended(step, label, status, amount)
   local scope = scope_of(step, label)
   local ended, ever = scope.ended, status .. '_ever'
@@ -85,7 +87,7 @@ local function count_ended(step, label, status, amount)
   mark(step, scope)
 end
 
--- Gives so many messages their numbers; the answer is the one before the first.
+-- Takes the numbers for `amount` messages; the answer is the number before the first.
 local function take_numbers(step, amount)
   local all = total(step)
   mark(step, all)
@@ -104,13 +106,13 @@ local function scope_text(scope)
   return text
 end
 
--- Whether there is nothing to be said of it: no message, and none that has ended.
+-- Whether all counts of a label are zero.
 local function is_blank(scope)
   local ended = scope.ended
   return ended and scope.depth + scope.running + ended.completed_ever + ended.failed_ever + ended.cancelled == 0
 end
 
--- Writes the counts that have changed; those of whom nothing is left are dropped.
+-- Writes the counts that have changed, and removes those that are all zero.
 local function write_counts(step)
   local texts, gone = {}, {}
   for _, scope in ipairs(step.counted) do

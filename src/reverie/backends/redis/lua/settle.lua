@@ -1,13 +1,13 @@
--- Settling: only the holder of a claim is heard; what it reports takes hold whole.
+-- Settling: only the holder of a claim may settle it. A settlement is applied whole or not at all.
 --
--- Completions that nothing follows from come in groups of one lane and one claim: lane, claim id, item ids. Of all
--- others a row has user, item id, claim id, lane, move, whether it was an attempt, delay, error, follow-ups, whether
--- its effects have met another version of an item.
+-- Completions without follow-ups come in groups of one lane and one claim: lane, claim id, item ids. Any
+-- other settlement is a row: user, item id, claim id, lane, move, whether it was an attempt, delay, error,
+-- follow-ups, whether its effects have met a conflict.
 
 local OF_MEMORY = 'memory:' -- as in `reverie.backends.moves`
 local ENDS = { complete = 'completed', cancel = 'cancelled', bury = 'failed' }
 
--- Counts a conflict, and drops what a run has kept of the steps that read memory.
+-- Counts a conflict, and drops the memos of steps that read memory.
 local function note_conflict(step, user, item_id, item)
   item.rare.conflicts = (item.rare.conflicts or 0) + 1
   if not item.rare.memos then
@@ -25,7 +25,8 @@ local function note_conflict(step, user, item_id, item)
   end
 end
 
--- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place.
+-- Lets a message wait again. With a delay, one of an unordered lane waits aside and lets others pass; in an
+-- ordered lane it keeps its place.
 local function wait_again(step, lane, item, row)
   local user, item_id, delay, problem = row[1], row[2], row[7], row[8]
   local body = delay > 0 and not lane.ordered and body_of(step, user, item_id, item)
@@ -70,7 +71,7 @@ local function end_claim(step, item, row)
   end
 end
 
--- The answer is one word, and what is wrong with the follow-ups.
+-- Applies one settlement. The answer is one word, and the unknown parent of its follow-ups if there is one.
 local function settle(step, row)
   local user, item_id, move, follow_ups = row[1], row[2], row[5], row[9]
   local item = held_item(step, user, item_id, row[3])
@@ -94,7 +95,7 @@ local function settle(step, row)
   return 'applied'
 end
 
--- Completes those of a group whose items are plain; the answer has the others.
+-- Completes the messages of a group whose items are plain; the answer has the indexes of the others.
 local function complete_plain(step, lane, claim_id, item_ids)
   local key, values, others, amount = step.meta_of .. lane.user, {}, {}, 0
   local texts = redis.call('HMGET', key, unpack(item_ids))
@@ -123,7 +124,7 @@ local function complete_plain(step, lane, claim_id, item_ids)
   return others
 end
 
--- Completes groups; the answer has the places, over all groups, of those whose claim does not stand any more.
+-- Completes groups; the answer has the indexes, over all groups, of messages whose claim is lost.
 local function complete_all(step, groups)
   local stale, place = {}, -1
   prepare_completions(step)

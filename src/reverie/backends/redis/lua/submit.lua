@@ -1,22 +1,25 @@
 -- Submitting: a message takes its place at the end of its lane, or waits aside.
 --
--- A message is a row of user, item id, lane, details and body; where there is one of these, also task, due, unique
--- key, what happens if that is taken, ids of the messages it depends on, user key of the task whose run it is.
+-- A message is a row of user, item id, lane, details and body. These follow, if it has any of them: task, due
+-- time, unique key, unique policy, ids of the messages it depends on, user key of the trigger whose run it
+-- is.
 --
--- Plain messages, of which nothing is asked but that they wait for their turn, come in one list: of each the first five
--- of these and its task, which may be empty.
+-- Plain messages only wait for their turn, and have none of these but a task. They come in one flat list: of
+-- each the first five fields and its task, which may be empty.
 
-local PLAIN = 6 -- how many parts of the list belong to one of them
-local FEW = 10 -- messages of a submit that looks at each lane before, and for a worker that waits after
+local PLAIN = 6 -- fields of one plain message
+local FEW = 10 -- messages: a submit of no more reads their lanes first, and then looks for a waiting worker
 
 local new_item, insert_all, plain_rows, may_come_plain, insert_all_plain
 do
-  -- Whether a message waits for a later time than this, and not for that of a retry: then it was never claimed.
+  -- Whether a message waits for a later time than this. The time of a retry holds: a message that was claimed
+  -- before may not come sooner.
   local function may_come_sooner(item, due)
     return item.started_at == 'null' and (item.rare.due or 0) > due
   end
 
-  -- What happens to those that have the unique key; the one that stands for the new message, if there is one.
+  -- Applies the unique policy of a new message. The answer is the holder of the unique key that replaces the
+  -- new message, if any.
   local function make_way(step, message)
     local user, policy = message[1], message[9]
     local holders = holders_of(step, unique_key(step, message[3], message[8]), user)
@@ -37,7 +40,7 @@ do
     end
   end
 
-  -- Whether a message has a deadline or a unique key, or is the run of a task.
+  -- Whether a message has a deadline or a unique key, or is the run of a trigger.
   local function has_rules(message)
     return message[8] or message[11] or string.find(message[4], '"deadline":', 1, true)
   end
@@ -61,12 +64,13 @@ do
     }
   end
 
-  -- The word for a message whose id is known: it comes again, or another has its id.
+  -- The answer for a message whose id is known: whether it is the same message, or another with the same id.
   local function answer_again(known, details)
     return fingerprint_in(known.details) == fingerprint_in(details) and 'duplicate' or 'conflict'
   end
 
-  -- Keeps a message, which then looks for its place. The answer is one word, and the item that stands for it.
+  -- Keeps a message, which gets its place later. The answer is one word, and the holder of its unique key if
+  -- that replaces it.
   local function insert(step, message, seq)
     local user, item_id, task = message[1], message[2], message[6]
     local known = known_item(step, user, item_id)
@@ -90,8 +94,8 @@ do
     return 'accepted'
   end
 
-  -- Lets a message wait for those it depends on, as far as they have not ended. One of them may be missing:
-  -- another has stood for it because of its unique key.
+  -- Lets a message wait for those it depends on; the end of the step sees to those that have ended already. A
+  -- parent may be missing, because the holder of its unique key has replaced it.
   local function link(step, message, item)
     local user, item_id, waits_for = message[1], message[2], 0
     for _, parent_id in ipairs(message[10]) do
@@ -108,7 +112,8 @@ do
     item.rare.waits_for = waits_for > 0 and waits_for or nil
   end
 
-  -- Lets new messages find their place: each may depend on one that comes after it.
+  -- Gives new messages their places, after all of them are linked: each may depend on one that comes after
+  -- it.
   local function settle_in_all(step, new)
     for _, message in ipairs(new) do
       if message[10] then
@@ -120,8 +125,8 @@ do
     end
   end
 
-  -- Accepts messages in their order. The answer has those that were not, each as its place, one word, and the item
-  -- that stands for it, where that is another. Who calls this has fetched them.
+  -- Accepts messages in their order. The answer has those that were not accepted: index, one word, and the
+  -- holder of the unique key if that replaces the message. The caller has fetched the items.
   function insert_all(step, messages)
     local others, new = {}, {}
     if #messages == 0 then
@@ -151,7 +156,8 @@ do
     return rows
   end
 
-  -- Whether plain messages need no more than to wait for their turn: no limit asks how many of them are new.
+  -- Whether plain messages can be accepted without counting how many of them are new: no limit needs that
+  -- number.
   function may_come_plain(step, plain)
     local limits = step.limits
     if limits.refuse_unhandled or limits.total_rate or limits.tenant_depth or limits.tenant_rate then
@@ -160,7 +166,7 @@ do
     return not limits.total_depth or total(step).depth + #plain / PLAIN <= limits.total_depth
   end
 
-  -- Whether the lanes of a label are ordered, as far as anybody knows.
+  -- Whether the lanes of a label are ordered. They are, unless a claim has said otherwise.
   local function is_ordered(step, label)
     local known = step.orders[label]
     if known == nil then
@@ -170,8 +176,8 @@ do
     return known
   end
 
-  -- A lane that this step has begun, or now begins, where new ones are likely: of few messages most are the first of
-  -- their lane, and where one was, the next may be.
+  -- A lane that this step has begun, or begins now because new lanes are likely. They are likely in a submit
+  -- of few messages, and after a message that was the first of its lane.
   local function begun_lane(step, name)
     local lane = step.lanes[name]
     if not lane and step.likely_new then
@@ -181,8 +187,8 @@ do
     return lane
   end
 
-  -- Puts a plain message that is new at the end of its lane. A lane that has a stream has somebody who sees to it that
-  -- it is served, if it is an ordered one. The answer is the id of its entry.
+  -- Puts a new plain message at the end of its lane; the answer is the id of its entry. An ordered lane that
+  -- has a stream needs no more than the entry: it is in its ring already, or will join it.
   local function place_plain(step, name, item_id, body, entry, label)
     if not begun_lane(step, name) and is_ordered(step, label) then
       local placed =
@@ -195,7 +201,7 @@ do
     return place(lane_of(step, name), item_id, body, entry)
   end
 
-  -- Keeps the plain message that begins here, unless it is known. The answer is one word.
+  -- Keeps the plain message at `first` in the list, unless its id is known. The answer is one word.
   local function insert_plain(step, plain, first, number)
     local user, item_id, name, details, body, task = unpack(plain, first, first + PLAIN - 1)
     local label = step.request.label or string.match(name, '[^:]*$')
@@ -214,7 +220,8 @@ do
     return 'accepted'
   end
 
-  -- The same as `insert_all` for plain messages, of which none needs to be fetched. Most submits have one label.
+  -- Accepts plain messages as `insert_all` does, but without fetching items first. Most submits have one
+  -- label.
   function insert_all_plain(step, plain)
     local others, amount = {}, #plain / PLAIN
     local seq = take_numbers(step, amount)

@@ -1,13 +1,13 @@
--- Tenants: a user's cube, for those who limit what each may have. What one has is the sum over its lanes.
+-- Tenants: a user's cube each, the unit of limits. The counts of a tenant are sums over its lanes.
 --
--- A lane that may be served but for what its tenant has in progress is parked: it waits outside of its ring, and its
--- label stands in the hash `parked`, under the name of the tenant.
+-- A lane is parked if it might be served, but its tenant has too much in progress. It waits outside of its
+-- ring, and the hash `parked` has its label under the name of the tenant.
 
 local function tenant_of(lane_name)
   return string.match(lane_name, '^[^:]*:[^:]*')
 end
 
--- How many messages of a tenant have not ended, and are in progress.
+-- How many messages of a tenant have not ended, and how many of them are in progress.
 local function tenant_counts(step, tenant)
   local user, cube = string.match(tenant, '^([^:]*):(.*)$')
   local depth, running = 0, 0
@@ -46,7 +46,8 @@ local function park(step, lane)
   end
 end
 
--- Touches the parked lanes of the tenants of these lanes, as far as they have room again: they are parked no more.
+-- Unparks lanes: for each of these lanes, if its tenant has room again, the parked lanes of that tenant are
+-- touched.
 local function unpark(step, lanes)
   look_aside(step)
   if not step.someone_parked then

@@ -1,11 +1,11 @@
--- Unique keys: who has one. A sorted set for each key of a lane, by the numbers of the messages; it goes with
--- the last one that has not ended, or when the window of those that have is over.
+-- Unique keys: for each unique key of a lane, a sorted set of the messages that have it, by their numbers.
+-- The set goes when no message has the key any more: an ended message has it until its window is over.
 
 local function unique_key(step, lane, encoded)
   return step.prefix .. ':unique:' .. lane .. ':' .. encoded
 end
 
--- The key of the set that an item belongs to, and until when it belongs to it after its end.
+-- The key of the set that an item belongs to, and until when the item belongs to it after its end.
 local function unique_of(step, item)
   local encoded = detail(item, '"unique":', '^"([^"]*)"')
   if encoded then
@@ -14,7 +14,8 @@ local function unique_of(step, item)
   end
 end
 
--- Those who have a key: lists of what waits, what runs, and what has ended within its window.
+-- The messages that have a unique key: lists of those that wait, that run, and that have ended within their
+-- window.
 local function holders_of(step, key, user)
   local holders = { waiting = {}, in_progress = {}, ended = {}, until_moment = 0 }
   local ids = redis.call('ZRANGE', key, 0, -1)
@@ -34,7 +35,7 @@ local function holders_of(step, key, user)
   return holders
 end
 
--- A message takes its key, when it is accepted or sent back.
+-- Lets a message have its unique key, when it is accepted or requeued.
 local function take_unique(step, item_id, item)
   local key = unique_of(step, item)
   if key then
@@ -43,7 +44,7 @@ local function take_unique(step, item_id, item)
   end
 end
 
--- A message that has ended gives its key back, at the end of its window.
+-- Lets the set of an ended message's unique key expire after the last window, if no other message needs it.
 local function return_unique(step, user, item)
   local key = unique_of(step, item)
   local holders = key and holders_of(step, key, user)
