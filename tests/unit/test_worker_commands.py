@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reverie.backends.moves import Status
-from reverie.cli import daemon_control as control
+from reverie.cli.daemon import control
 from reverie.cli.daemon.launch import Launch
 from reverie.cli.daemon.log import rotate, rotated, show
 from reverie.cli.daemon.processes import send_signal, start_of
