@@ -209,11 +209,13 @@ async def test_gathered_submits_cannot_make_a_circle(tmp_path, clock: ManualCloc
     backend._database.submit(lambda _: (entered.set(), release.wait(30)))
     assert entered.wait(10)
     submits = [
-        backend.queue.submit_soon([work("a", depends_on=("b",))]),
-        backend.queue.submit_soon([work("b", depends_on=("a",))]),
+        asyncio.create_task(backend.queue.submit([work("a", depends_on=("b",))])),
+        asyncio.create_task(backend.queue.submit([work("b", depends_on=("a",))])),
     ]
+    await asyncio.sleep(0)  # both are under way
     release.set()
-    assert [type(submit.exception(10)) for submit in submits] == [InvalidMessageError] * 2
+    answers = await asyncio.gather(*submits, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [InvalidMessageError] * 2
     await backend.close()
 
 
