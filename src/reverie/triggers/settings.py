@@ -1,4 +1,4 @@
-"""Which task types there are, and for whom they run: the section `scheduler` of the settings."""
+"""The section `scheduler` of the settings: task types, user keys, and the clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RetrySettings(Section):
 
 
 class TaskSettings(Section):
-    """One task type. Times are seconds."""
+    """The settings of one task type. Times are in seconds."""
 
     enabled: bool = Field(default=False, description="whether it runs")
     description: str = Field("", description="what it is for, in words")
@@ -120,7 +120,7 @@ class TaskSettings(Section):
 
     @property
     def interval_s(self) -> float:
-        """The interval, or the default of its mode."""
+        """The interval in seconds, or the default of its mode."""
         if self.interval is not None:
             return self.interval
         return PERIODIC_INTERVAL_S if self.trigger_mode == "periodic" else ACTIVITY_INTERVAL_S
@@ -132,13 +132,13 @@ def _default_file() -> str:
 
 
 def default_tasks() -> dict[str, TaskSettings]:
-    """The task types that there are unless the settings name others."""
+    """The task types of a process whose settings name none."""
     tasks: dict[str, Any] = yaml.safe_load(_default_file())
     return {name: TaskSettings(**task) for name, task in tasks.items()}
 
 
 class TriggerSettings(Section):
-    """Timed tasks: the clock, and the types by name."""
+    """The settings of timed tasks: the clock, and the task types by name."""
 
     enabled: bool = Field(default=True, description="whether time and activity make tasks run")
     check_interval: Seconds = Field(10, description="seconds after which the clock looks again at the latest")
