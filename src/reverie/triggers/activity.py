@@ -83,7 +83,18 @@ class ActivityNotes:
             return False, str(error)
 
     async def flush(self) -> None:
-        """Note all that waits."""
+        """Return when all activity so far is noted."""
+        task = self._task
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({task})
+        await self._note_waiting()
+
+    async def close(self) -> None:
+        """Note what waits, and nothing after that until the next `open`."""
+        self._loop = None
+        await self.flush()
+
+    async def _note_waiting(self) -> None:
         while self._waiting:
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
@@ -92,17 +103,9 @@ class ActivityNotes:
             except ReverieError as error:
                 log.warning("activity.not_noted", users=len(waiting), error=str(error))
 
-    async def close(self) -> None:
-        """Note what waits, and nothing after that until the next `open`."""
-        task = self._task
-        self._loop = None
-        if task is not None and task.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait({task})
-        await self.flush()
-
     def _begin(self) -> None:
         if self._task is None and self._waiting:
-            self._task = asyncio.create_task(self.flush(), name="reverie-activity")
+            self._task = asyncio.create_task(self._note_waiting(), name="reverie-activity")
             self._task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[None]) -> None:

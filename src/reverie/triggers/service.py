@@ -12,6 +12,7 @@ from reverie.errors import (
     InvalidMessageError,
     InvalidSelectionError,
     InvalidSettingError,
+    ReverieError,
     UnknownTaskTypeError,
 )
 from reverie.message import SYSTEM_USER, Message, check_message, check_name
@@ -136,7 +137,10 @@ class Triggers:
 
     async def start(self) -> None:
         """Fire due triggers from now on. Nothing is fired while triggers are not enabled."""
-        await self._learn_served()
+        try:
+            await self._learn_served()
+        except ReverieError as error:  # the first activity tries again
+            log.warning("trigger.types_not_known", error=str(error))
         await self._fired_here()  # a mistake in the types is reported now
         await self.clock.start()
 
