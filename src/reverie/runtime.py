@@ -155,10 +155,14 @@ class Runtime:
         await self.open()
         started = {id(entry.service) for entry in self._services}
         has_supervisor = any(isinstance(entry.service, Supervisor) for entry in self._services)
-        for entry in self._all_services(has_supervisor=has_supervisor):
-            if entry.duty in duties and id(entry.service) not in started:
-                await entry.service.start()
-                self._services.append(entry)
+        try:
+            for entry in self._all_services(has_supervisor=has_supervisor):
+                if entry.duty in duties and id(entry.service) not in started:
+                    await entry.service.start()
+                    self._services.append(entry)
+        except BaseException:
+            await self.stop()  # nobody will do it: a start that fails has begun nothing
+            raise
 
     async def stop(self) -> None:
         """Stop all services, the last first, and let go of everything. Idempotent.

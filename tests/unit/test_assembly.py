@@ -59,6 +59,10 @@ class Service:
     async def stop(self, grace_s):
         EVENTS.append(("stopped", grace_s))
 
+class Broken(Service):
+    async def start(self):
+        raise OSError("there is no such port")
+
 def work(message):
     return None
 
@@ -102,6 +106,16 @@ def test_a_store_a_place_and_a_service_by_import_path(brought, tmp_path: Path) -
         ("stopped", 7),
         ("closed", "place"),
     ]
+
+
+def test_a_service_that_does_not_start_leaves_nothing_running(brought) -> None:
+    services = ["brought_by_a_user:Service", "brought_by_a_user:Broken"]
+    settings = load_settings(queue={"url": "memory://"}, worker={"grace_s": 7}, services=services)
+    scheduler = Scheduler(settings=settings)
+    with pytest.raises(OSError, match="no such port"):
+        scheduler.start()
+    assert brought.EVENTS == [("started", "service"), ("stopped", 7)]
+    assert not scheduler.runtime.loops()
 
 
 @pytest.mark.parametrize(
