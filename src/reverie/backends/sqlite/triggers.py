@@ -184,7 +184,10 @@ def _fire(step: Step, firings: Sequence[Firing]) -> list[bool]:
 
 
 def _submit(step: Step, messages: Sequence[Message]) -> None:
-    """Submit the messages of runs, without checking limits. Note runs whose message has already ended."""
+    """Submit the messages of runs, without checking limits.
+
+    If the queue has had a message before, its run may have ended already (`known_run`).
+    """
     answers = insert(step, messages)
     known = {m.key: m for m, answer in zip(messages, answers, strict=True) if answer.status != "accepted"}
     if not known:
