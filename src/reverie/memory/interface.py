@@ -61,7 +61,7 @@ class EffectStore(Protocol):
     """Applies effects exactly once per message, however often the handler ran."""
 
     async def prepare(self, effects: Sequence[Effect]) -> Any:
-        """Compute what effects need before their transaction, off the thread that writes: index words, vectors.
+        """Compute index words, vectors and the like before the transaction, off the thread that writes.
 
         The answer is passed to `apply` with the effects. The caller may cancel this at any moment, and then
         passes None.
@@ -133,7 +133,7 @@ class MemoryStore(EffectStore, Protocol):
     """An effect store that can be searched."""
 
     async def open(self) -> None:
-        """Connect, and create or upgrade the tables. Idempotent."""
+        """Connect, and create or upgrade the storage. Idempotent."""
         ...
 
     async def close(self) -> None:
@@ -149,7 +149,7 @@ class MemoryStore(EffectStore, Protocol):
         ...
 
     async def items(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[MemoryItem]:
-        """The memories with these ids, in the order of the ids; ids that the tenant does not have are left out."""
+        """The memories with these ids, in the order of the ids. Ids unknown to the tenant are left out."""
         ...
 
     async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:

@@ -70,7 +70,7 @@ class EffectStep:
         return self._connection.execute(SQL[statement], self.tenant | {"now": self.now} | bindings).fetchall()
 
     def check_version(self, memory_id: str, version: int) -> int:
-        """The row number of an item; `VersionConflictError` unless it has the version that the handler read."""
+        """The row number of an item; `VersionConflictError` if its version is not the one that was read."""
         rows = self.rows("version_of", id=memory_id)
         found = rows[0][1] if rows else None
         if found is None or (found != version and memory_id not in self._changed):
