@@ -1,8 +1,8 @@
 """Building the parts of a process from its settings.
 
-What has kinds is chosen in one table each: `BACKENDS` and `STORES` by the scheme of their URL, `EMBEDDERS`
-and `PLACES` by name. What users bring themselves is named by its import path, `module:attribute`. A new kind
-is an entry in its table.
+A part that has several kinds has a table of them: `BACKENDS` and `STORES` by URL scheme, `EMBEDDERS` and
+`PLACES` by name. Users name a part of their own by its import path, `module:attribute`. A new kind is an
+entry in its table.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ __all__ = [
 ]
 
 ROOMS = (QUEUE_ROOM, MEMORY_ROOM)
-"""The rooms that may live in an SQLite file."""
+"""The rooms that an SQLite file may have."""
 
 
 class Databases:
-    """The SQLite files of a process. Rooms that live in one file share one `Database`, its single writer."""
+    """The SQLite databases of a process. Rooms in the same file share one `Database`, its single writer."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings.queue
         self._by_path: dict[str, Database] = {}
 
     def at(self, url: str) -> Database:
-        """The database of a URL; every spelling of one file leads to the same one."""
+        """The database of a URL. All spellings of one file share one `Database`."""
         path = sqlite_path(url)
         database = self._by_path.get(path)
         if database is None:
@@ -82,7 +82,7 @@ class Databases:
 
     @property
     def files(self) -> list[Database]:
-        """Those that are files."""
+        """The databases that are files, not in memory."""
         return [database for path, database in self._by_path.items() if path != IN_MEMORY]
 
 
@@ -101,7 +101,7 @@ def _sqlite_backend(settings: Settings, clock: Clock, databases: Databases, stor
 
 def _redis_backend(settings: Settings, _: Clock, __: Databases, ___: MemoryStore) -> Backend:
     queue = settings.queue
-    redis = import_module("reverie.backends.redis")  # an extra, loaded when asked for
+    redis = import_module("reverie.backends.redis")  # an optional extra, imported only when used
     backend: Backend = redis.RedisBackend(
         settings.queue_url,
         queue.limits(),
@@ -122,7 +122,7 @@ BACKENDS: dict[str, Callable[[Settings, Clock, Databases, MemoryStore], Backend]
     "memory": _memory_backend,
 }
 LOCAL = frozenset({"sqlite", "memory"})
-"""Backends without a server, and so without replicas."""
+"""URL schemes of backends without a server, which have no replicas."""
 
 
 def new_backend(settings: Settings, clock: Clock, databases: Databases, store: MemoryStore) -> Backend:
@@ -151,7 +151,7 @@ STORES: dict[str, Callable[[Settings, Clock, Databases], MemoryStore]] = {
 
 
 def new_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
-    """The store that `memory.store` brings, else the one that `memory.url` names."""
+    """The store of `memory.store` if it is set, else the one that `memory.url` names."""
     if settings.memory.store is not None:
         bring = resolve("memory.store", settings.memory.store)
         return cast("MemoryStore", bring(settings, clock))
@@ -172,7 +172,7 @@ EMBEDDERS: dict[str, Callable[[Settings], Embedder | None]] = {"none": _no_embed
 
 
 def new_models(settings: Settings) -> Models:
-    """The models that handlers may ask."""
+    """The models that handlers may call."""
     name = settings.memory.embedding
     make = EMBEDDERS.get(name) or resolve("memory.embedding", name, EMBEDDERS)
     return Models(embedder=make(settings))
@@ -181,16 +181,16 @@ def new_models(settings: Settings) -> Models:
 # -- places: name → where handlers run -------------------------------------------------------------------
 
 PLACES: dict[str, Callable[[], Executor]] = {"process": ProcessExecutor}
-"""Places outside of the worker's own process; `loop` and `thread` are inside of it."""
+"""Places outside of the worker's process; `loop` and `thread` are inside of it."""
 
 
 def new_place(name: str) -> Executor:
-    """An executor for a place."""
+    """A new executor for a place."""
     return cast("Executor", (PLACES.get(name) or resolve("place", name, ["loop", "thread", *PLACES]))())
 
 
 def new_registry(settings: Settings) -> Registry:
-    """The handlers of a process: those of the catalogue, for now."""
+    """A registry with the handlers of the catalogue; the user's handlers are added later."""
     registry = Registry(
         settings.worker,
         settings.labels,
@@ -208,7 +208,7 @@ def new_registry(settings: Settings) -> Registry:
 
 
 def trigger_options(task: TaskSettings) -> LabelSettings:
-    """How the runs of a trigger are handled."""
+    """The handler options for the runs of a trigger."""
     return LabelSettings(
         level=task.level,
         timeout_s=task.timeout,
@@ -218,16 +218,16 @@ def trigger_options(task: TaskSettings) -> LabelSettings:
     )
 
 
-# -- what users bring ------------------------------------------------------------------------------------
+# -- parts of the user's own -----------------------------------------------------------------------------
 
 
 def new_services(settings: Settings) -> list[Service]:
-    """The services that `services` brings, in their order."""
+    """The services that the setting `services` names, in its order."""
     return [cast("Service", resolve("services", path)()) for path in settings.services]
 
 
 def resolve(setting: str, path: str, known: Any = ()) -> Callable[..., Any]:
-    """What stands at an import path; a clear error if it is none, or leads nowhere."""
+    """The callable at an import path; `InvalidSettingError` if there is none."""
     names = f"{', '.join(known)}, or " if known else ""
     if ":" not in path:
         raise InvalidSettingError(setting, path, f"must be {names}an import path such as module:attribute")

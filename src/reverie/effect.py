@@ -1,8 +1,8 @@
 """Effects: changes to memory as plain values.
 
 A handler does not write. It returns effects, and the memory store applies them in the step that settles the
-message, so that a message which runs twice changes memory once. The tenant is never part of an effect: it
-is the message's own, so no handler can write into another user's memory.
+message, so that a message which runs twice changes memory once. An effect never names a tenant: it is applied
+to the tenant of its message, and no handler can write into another user's memory.
 
 An effect that changes an existing item carries the version that the handler has read. If the item has another
 version by the time the effect is applied, nothing of the message is applied and the message runs again.
@@ -42,17 +42,17 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """What all kinds have in common: they are tagged by their kind, in small letters."""
+    """The base of all kinds of effects. The field `type` names the kind, in lower case."""
 
 
 class Remember(_Effect, frozen=True, kw_only=True, tag="remember"):
-    """Keep one new memory item. Applying it again with the same id changes nothing.
+    """Keep one new memory item. Remembering the same id and text again changes nothing.
 
     The id of a deleted item stays deleted: remembering it again writes nothing.
     """
 
     memory_id: str
-    """Derive it from the message (`derived_id`), so that a repeated run names the same memory."""
+    """The id. Derive it from the message (`derived_id`), so that a repeated run names the same memory."""
     text: str
     kind: str = "fact"
     tier: str = "long_term"
@@ -63,7 +63,7 @@ class Remember(_Effect, frozen=True, kw_only=True, tag="remember"):
 
 
 class Revise(_Effect, frozen=True, kw_only=True, tag="revise"):
-    """Change an item in place; what is None stays as it is."""
+    """Change an item in place. Fields that are None stay as they are."""
 
     memory_id: str
     version: int
@@ -76,7 +76,7 @@ class Revise(_Effect, frozen=True, kw_only=True, tag="revise"):
 
 
 class Supersede(_Effect, frozen=True, kw_only=True, tag="supersede"):
-    """Let another item take the place of an item, which stays in history and is no longer found.
+    """Replace an item by a successor. The item stays in history, but a search no longer finds it.
 
     The successor must exist, or be remembered by an earlier effect of the same message.
     """
@@ -95,13 +95,13 @@ class Move(_Effect, frozen=True, kw_only=True, tag="move"):
 
 
 class Touch(_Effect, frozen=True, kw_only=True, tag="touch"):
-    """Count one access to an item. An item that is gone is passed over."""
+    """Count one access to an item. Nothing happens if the item is gone."""
 
     memory_id: str
 
 
 class Link(_Effect, frozen=True, kw_only=True, tag="link"):
-    """Link one item to another. The same link a second time changes nothing."""
+    """Link one item to another. Repeating a link changes nothing."""
 
     source_id: str
     relation: Relation
@@ -116,5 +116,5 @@ class Delete(_Effect, frozen=True, kw_only=True, tag="delete"):
 
 
 Effect = Remember | Revise | Supersede | Move | Touch | Link | Delete
-"""Every kind of effect. A new kind joins here, and gets its writer in each store's table of writers."""
+"""Every kind of effect. A new kind is added here and to each store's table of writers."""
 KINDS: tuple[type, ...] = get_args(Effect)

@@ -35,7 +35,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LOCAL_ADMIN = Principal(key="local", role=Role.ADMIN)
-"""A caller on this machine, which needs no key."""
+"""The principal of a caller on this machine, who needs no key."""
 
 current_principal: ContextVar[Principal] = ContextVar("reverie_principal", default=LOCAL_ADMIN)
-"""The principal of the code that runs now. HTTP sets it for each request; Python callers have the default."""
+"""The principal of the running code. HTTP sets it for each request; Python callers have the default."""

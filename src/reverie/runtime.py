@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 __all__ = ["ALL_DUTIES", "Duty", "Runtime"]
 
 FLUSH_S = 1.0
-"""How long those who listen to events may take to hear the last ones."""
+"""How long event subscribers may take to receive the last events at the stop, in seconds."""
 
 Duty = Literal["work", "ingest", "watch"]
-"""work: run handlers, fire triggers. ingest: take in what is spooled. watch: sample depths, raise alerts."""
+"""work: run handlers, fire triggers. ingest: take in spooled messages. watch: sample depths, raise alerts."""
 ALL_DUTIES: frozenset[Duty] = frozenset({"work", "ingest", "watch"})
 
 
 class _Entry(NamedTuple):
-    """A service of this process, and the duty that it is part of."""
+    """A service of this process, and its duty."""
 
     duty: Duty
     service: Service
@@ -70,12 +70,12 @@ class Runtime:
     """The parts of one process. Building it connects to nothing."""
 
     runs_here: ClassVar[bool] = False
-    """Set in a worker process: handlers run in it, whatever `scheduler_startup_mode` says."""
+    """True in a worker process: handlers run in it, whatever `scheduler_startup_mode` says."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.app = settings.app
-        """Where worker processes find the handlers of this scheduler."""
+        """The import path by which worker processes find the handlers of this scheduler."""
         self.opened = False
         self.clock = clock or SystemClock()
         self.limits = settings.limits.for_messages()
@@ -137,11 +137,11 @@ class Runtime:
         self.worker = self._new_worker()
         self._brought = new_services(settings)
         self._services: list[_Entry] = []
-        """Those that were started, in their order."""
+        """The services that were started, in the order of their start."""
         self.registry.on_change = self._look_again
 
     async def open(self) -> None:
-        """Connect, and create or upgrade what is missing. Idempotent."""
+        """Connect to the store and the backend, and create or upgrade them. Idempotent."""
         if not self.opened:
             await self.store.open()
             await self.backend.open()
@@ -149,7 +149,7 @@ class Runtime:
             self.opened = True
 
     async def start(self, duties: Collection[Duty] = ALL_DUTIES) -> None:
-        """Start the services of these duties, in their order. Idempotent."""
+        """Start the services of these duties, in the order of `_all_services`. Idempotent."""
         if "work" in duties and not self.works_here:
             self._check_startup_mode()
         await self.open()
@@ -165,9 +165,9 @@ class Runtime:
             raise
 
     async def stop(self) -> None:
-        """Stop all services, the last first, and let go of everything. Idempotent.
+        """Stop all services, the last first, and close the backend and the store. Idempotent.
 
-        A later start begins anew, on any event loop.
+        The runtime can be started again, on any event loop.
         """
         services, self._services = self._services, []
         for entry in reversed(services):
@@ -187,7 +187,7 @@ class Runtime:
         self.opened = False
 
     async def drain(self) -> None:
-        """Without being started: fire what is due and run all that is ready, until there is nothing."""
+        """Without a start: fire due triggers and run ready messages until nothing is left."""
         while True:
             due = await self.triggers.clock.fire_due()
             await self.worker.drain()
@@ -210,13 +210,13 @@ class Runtime:
         return any(entry.duty == duty for entry in self._services)
 
     def measure(self) -> Metrics:
-        """The metrics of this process, which are counted from the first call on."""
+        """The metrics of this process. They are counted from the first call on."""
         if self.metrics is None:
             self.metrics = Metrics(self.bus, self.settings.events.metric_labels)
         return self.metrics
 
     def _all_services(self, *, has_supervisor: bool) -> Iterator[_Entry]:
-        """Every service of this process in the order of its start. A new service is an entry here."""
+        """All services of this process, in the order of their start. A new service is added here."""
         if self.works_here:
             yield _Entry("work", self.worker)
             yield _Entry("work", self.triggers)
@@ -248,7 +248,7 @@ class Runtime:
         )
 
     def _look_again(self) -> None:
-        """A handler was added: there may be more to claim and to fire."""
+        """Look for work again: after a handler was added, there may be more to claim and to fire."""
         self.worker.more_room()
         self.triggers.look_again()
 
@@ -256,7 +256,7 @@ class Runtime:
         self.registry.add(label, function, options=trigger_options(task))
 
     def _check_startup_mode(self) -> None:
-        """Refuse to start processes that could not do the work of this scheduler."""
+        """Refuse the mode `process` if worker processes could not reach the queue, memory or handlers."""
         problem = None
         built_in = {entry.label: entry.function for entry in CATALOGUE}
         own = [h for h in self.registry.handlers if built_in.get(h.label) is not h.function]

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["create_app", "serve"]
 
 OPEN_FILES = 65_536
-"""The limit of open files to ask for. A usual one is 1024, which a thousand waiting clients would use up."""
+"""The limit of open files to ask for. The usual 1024 would be used up by a thousand waiting clients."""
 LAST_PORT = 65_535
 LAST_ANSWERS_S = 30
-"""Seconds that answers which have begun may still take when the server stops."""
+"""How many seconds the server waits at its stop for answers that have begun."""
 
 
 def create_app(
@@ -45,9 +45,10 @@ def create_app(
     routes: Sequence[Route] = ROUTES,
     caller: Principal = LOCAL_ADMIN,
 ) -> FastAPI:
-    """Make the application of one scheduler. It starts and stops the scheduler, with a worker or without.
+    """Make the application of one scheduler. The application starts and stops the scheduler.
 
-    `caller` is the principal of every request, as long as there are no keys.
+    Without `run_worker`, the scheduler runs no handlers and fires no triggers. `caller` is the principal of
+    every request, as long as there are no keys.
     """
 
     @asynccontextmanager
@@ -88,7 +89,7 @@ class _Application(FastAPI):
         self._document: dict[str, Any] | None = None
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document; made once."""
+        """The OpenAPI document, built on the first call."""
         if self._document is None:
             self._document = complete_document(super().openapi(), self._table)
         return self._document
@@ -118,7 +119,7 @@ def serve(
     def stop(*_: object) -> None:
         """Stop the server. This handles signals that come before uvicorn handles them itself.
 
-        After a clean stop uvicorn raises its signals again: they end here and are no error.
+        After a clean stop, uvicorn raises the signals that it received again. They end here and are no error.
         """
         server.should_exit = True
 
@@ -129,7 +130,7 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that tells long answers to end when it stops."""
+    """A uvicorn server that, when it stops, tells long answers to end."""
 
     def __init__(self, app: FastAPI, on_start: Callable[[], None]) -> None:
         config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=LAST_ANSWERS_S)
@@ -149,7 +150,7 @@ class _Server(uvicorn.Server):
 
 
 def _allow_open_files(wanted: int) -> None:
-    """Raise the limit of open files to `wanted`, or as far as the system allows: each client needs one."""
+    """Raise the limit of open files to `wanted`, or as far as the system allows. Each client needs a file."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)

@@ -1,4 +1,4 @@
-"""Capturing a chat: what was said is kept for memory, and the activity of its user is noted."""
+"""Capturing a chat: its turns are submitted for memory, and the activity of its user is noted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.principal import Role
 __all__ = ["ROUTES"]
 
 DEFAULT_USER = "default"
-"""Whose a message is that names no user."""
+"""The user of a message that names none."""
 
 
 async def push_chat_message(scheduler: AsyncScheduler, request: PushRequest) -> JSONResponse:

@@ -1,7 +1,8 @@
-"""The intake: the one way in for messages from outside, whoever brings them.
+"""The intake: the one way in for all messages from outside.
 
 HTTP, Python, the shell and the spool all hand their messages over here. The intake checks them, gives them to
-the queue (or keeps them on disk while the backend is away), and tells those who must know.
+the queue (or keeps them on disk while the backend is away), records the accepted ones as events, and notes
+the activity of their users.
 """
 
 from __future__ import annotations
@@ -54,18 +55,18 @@ class Pushed(NamedTuple):
 
     receipt: Submitted
     scheduled: bool = False
-    """Whether the activity of its user has scheduled a run of a trigger."""
+    """Whether the user's activity has scheduled a run of a trigger."""
     not_noted: str | None = None
-    """Why the activity could not be noted, if it could not."""
+    """Why the activity could not be noted; None if it was noted or there was none to note."""
 
 
 class Opens(Protocol):
-    """What connects the queue."""
+    """Connects the queue."""
 
     opened: bool
 
     async def open(self) -> None:
-        """Connect what is not connected."""
+        """Connect the queue. Idempotent."""
         ...
 
 
@@ -84,7 +85,7 @@ class Intake:
         activity: ActivityNotes,
         runtime: Opens,
     ) -> None:
-        """`runtime` connects the queue when it is first needed; `activity` hears of new memories."""
+        """`runtime` connects the queue on first use; `activity` notes the activity of users."""
         self._queue = queue
         self._direct = queue if isinstance(queue, SubmitsHere) else None
         self._limits = limits
@@ -103,10 +104,10 @@ class Intake:
     async def submit(
         self, messages: Sequence[Message], *, spools: bool = False, notes: bool = True
     ) -> list[Submitted]:
-        """Hand messages over; all are kept, or (one is refused) none.
+        """Hand messages to the queue. All are accepted, or none if one is refused.
 
-        With `spools` they wait on disk if the backend is away, and are answered `spooled`. With `notes` the
-        activity of their users is noted behind the answer.
+        With `spools`, messages are kept on disk if the backend is away, and answered `spooled`. With `notes`,
+        the activity of their users is noted after the answer.
         """
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
@@ -123,14 +124,14 @@ class Intake:
         return answers
 
     async def push(self, message: Message, *, spools: bool = False) -> Pushed:
-        """Hand over what was said in a chat, and note the activity of its user before this answers."""
+        """Hand over a message from a chat, and note the activity of its user before returning."""
         (receipt,) = await self.submit([message], spools=spools, notes=False)
         if receipt.status != "accepted":
             return Pushed(receipt)
         return Pushed(receipt, *await self._activity.note_now(message))
 
     async def submit_directly(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
-        """The same on the calling thread, which may block: this never waits for an event loop."""
+        """Like `submit`, but on the calling thread, which may block. It never waits for the event loop."""
         assert self._direct is not None
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
@@ -145,7 +146,7 @@ class Intake:
         return answers
 
     def _prepare(self, messages: Sequence[Message]) -> list[Message]:
-        """Check messages, and give each the level of its label and the trace it belongs to."""
+        """Check messages, and give each the level of its label and the current trace id."""
         for message in messages:
             check_message(message, self._limits)
         check_batch(messages)
@@ -167,7 +168,7 @@ class Intake:
             self._activity.note(messages, answers)
 
     def _keep(self, messages: Sequence[Message]) -> None:
-        """Let messages wait on disk, in their order; when this returns all of them are there."""
+        """Write messages to the spool, in their order; when this returns all of them are on disk."""
         trace_id = current_trace_id.get()
         for message in messages:
             fields = msgspec.to_builtins(message)

@@ -1,1 +1,1 @@
-"""The work behind each label. A handler reads, thinks, and answers with an outcome; it does not write."""
+"""Built-in handlers. A handler reads, thinks, and returns an outcome; it does not write."""

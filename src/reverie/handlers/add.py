@@ -1,4 +1,4 @@
-"""The label `add`: what was said becomes memory, turn by turn and word for word."""
+"""The handler of the label `add`: each turn of a chat becomes a memory, word for word."""
 
 from __future__ import annotations
 

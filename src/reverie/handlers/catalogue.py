@@ -16,19 +16,19 @@ __all__ = ["CATALOGUE", "Builtin"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builtin:
-    """A built-in handler. What is None follows the label's settings, then the worker's."""
+    """A built-in handler. Fields that are None follow the settings of the label, then those of the worker."""
 
     label: str
     function: Callable[..., Any]
     batch: bool = False
     level: int | None = None
-    """Default: the level that `LABEL_LEVELS` gives the label."""
+    """The level; None means the level of the label in `LABEL_LEVELS`."""
     timeout_s: float | None = None
     max_attempts: int | None = None
     credential: str | None = None
-    """The name of the credential that its messages use; default: the label."""
+    """The name of the credential that its messages use; None means the label."""
     role: Role = Role.WRITER
-    """Who may submit its label."""
+    """The role that a caller needs to submit messages of the label."""
 
 
 CATALOGUE: tuple[Builtin, ...] = (Builtin(label="add", function=add),)

@@ -1,7 +1,7 @@
-"""Fanning out: work for every tenant, from one message of the system, page by page.
+"""Fanning out: one message of the system sends every tenant a message, page by page.
 
-A handler of `_system` cannot write into the memory of a tenant: effects go to the tenant of their own
-message. It sends each tenant a message instead.
+A handler of a `_system` message cannot write into the memory of other tenants, because effects go to the
+tenant of their own message. It sends each tenant a message instead.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["fan_out"]
 
 PAGE = 100
-"""Tenants of one page."""
+"""How many tenants one page has."""
 
 
 async def fan_out(
     message: Message, ctx: Context, make: Callable[[Tenant], Message], *, page: int = PAGE
 ) -> Done:
-    """Send what `make` makes to each tenant that has memories: one page, and a message for the next page.
+    """Send the message that `make` builds to each tenant of one page, and a message for the next page.
 
-    The message for the next page waits in the lane of this one, so it runs when this one has ended. The ids
-    of all derive from this message: a repeated run sends nobody a second message.
+    Only tenants that have memories are visited. The message for the next page waits in the lane of this one,
+    and runs when this one has ended. The ids of all these messages derive from this message, so that a
+    repeated run sends nobody a second message.
     """
     after = tuple(msgspec.json.decode(message.content)) if message.content else None
     tenants: list[Tenant] = await ctx.memory.tenants(after, limit=page)

@@ -1,1 +1,1 @@
-"""What an agent remembers: the store's interface (`interface.py`) and its implementations."""
+"""The memories of agents: the interface of a memory store (`interface.py`) and its implementations."""

@@ -1,4 +1,4 @@
-"""What a memory store does: prepare and apply effects, once for each message, and find what was kept."""
+"""The interface of a memory store: apply effects once for each message, and search memories."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     message: Message
     effects: tuple[Effect, ...] = ()
     prepared: Any = None
-    """What `prepare` has answered for these effects; None: nothing is prepared."""
+    """The answer of `prepare` for these effects; None if nothing was prepared."""
     follow_ups: tuple[Message, ...] = ()
-    """Kept beside the effects, so that a repeated run submits what the first one decided."""
+    """Stored with the inbox row, so that a repeated run submits the follow-ups of the first run."""
     close: bool = False
-    """The message ends without effects: a later answer of another run must find it closed."""
+    """Whether the message ends without effects, and effects that another run brings later are refused."""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,36 +49,37 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
     key: Key
     state: Literal["applied", "already", "closed", "conflict", "rejected"]
-    """already: an earlier run was applied, and its follow-ups hold. closed: the message has ended without
-    effects, so none were applied. conflict: an item has another version than the handler has read, or an
-    earlier message of the same lane met that in this batch; nothing was applied. rejected: the effects could
-    not be applied, and nothing was."""
+    """already: an earlier run was applied, and its follow-ups are the valid ones. closed: the message has
+    ended without effects, and none were applied. conflict: an item has another version than the handler has
+    read, or an earlier message of the same lane met a conflict in this batch; nothing was applied. rejected:
+    the effects could not be applied, and nothing was."""
     follow_ups: tuple[Message, ...] = ()
     error: str | None = None
 
 
 class EffectStore(Protocol):
-    """Applies effects exactly once per message, however often its handler ran."""
+    """Applies effects exactly once per message, however often the handler ran."""
 
     async def prepare(self, effects: Sequence[Effect]) -> Any:
-        """Do what effects need before their transaction: index words, vectors. Off the thread that writes.
+        """Compute index words, vectors and the like before the transaction, off the thread that writes.
 
-        The answer goes with the effects to `apply`. It may be given up at any moment, and then None goes.
+        The answer is passed to `apply` with the effects. The caller may cancel this at any moment, and then
+        passes None.
         """
         ...
 
     async def apply(self, batch: Sequence[Application]) -> list[Applied]:
         """Apply each message's effects together with its row in the inbox, in one transaction.
 
-        A row that is already there wins: its effects were applied before, or it was closed. Answers come
-        in the order of the batch; one that is rejected does not touch its neighbours. After a conflict, the
+        An inbox row that is already there wins: its effects were applied before, or it was closed. Answers
+        come in the order of the batch. A rejected message does not affect the others. After a conflict, the
         later messages of the same lane are not applied either.
         """
         ...
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is remembered. Times are epoch milliseconds."""
+    """One memory. Times are epoch milliseconds."""
 
     id: str
     user_id: str
@@ -93,38 +94,38 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int = 0
     updated_at: int = 0
     version: int = 1
-    """Grows with every change; an effect that changes the item carries it."""
+    """Grows with every change. An effect that changes the item carries the version that it was based on."""
     superseded_by: str | None = None
-    """The item that has taken its place; then it is no longer found by a search."""
+    """The id of the item that has replaced this one; a search no longer finds a superseded item."""
     access_count: int = 0
     accessed_at: int | None = None
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for, and whose."""
+    """The text to search for, and the user whose memories are searched."""
 
     text: str
     user_id: str
     mem_cube_ids: tuple[str, ...] = ()
-    """Only in these cubes; default: all of the user."""
+    """The cubes to search; empty means all cubes of the user."""
     limit: int = 10
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that fits a query."""
+    """A memory that matches a query."""
 
     score: float
-    """Above 0, and 1 for the best; comparable only within one answer."""
+    """Above 0; the best hit has 1. Scores are comparable only within one answer."""
     item: MemoryItem
 
     @property
     def text(self) -> str:
-        """What is remembered."""
+        """The text of the memory."""
         return self.item.text
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Where it comes from."""
+        """The sources of the memory."""
         return self.item.sources
 
 
@@ -132,27 +133,27 @@ class MemoryStore(EffectStore, Protocol):
     """An effect store that can be searched."""
 
     async def open(self) -> None:
-        """Create or upgrade what is missing. Idempotent."""
+        """Connect, and create or upgrade the storage. Idempotent."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Close all connections. Idempotent."""
         ...
 
     async def search(self, query: SearchQuery) -> list[Hit]:
-        """The memories that fit best, best first. Superseded ones are left out."""
+        """The memories that match best, best first. Superseded ones are left out."""
         ...
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
-        """One memory of a user, superseded or not."""
+        """One memory of a user, superseded or not; None if there is none with this id."""
         ...
 
     async def items(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[MemoryItem]:
-        """Those of these memories that the tenant has, in the order of the ids."""
+        """The memories with these ids, in the order of the ids. Ids unknown to the tenant are left out."""
         ...
 
     async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
-        """Tenants that have memories, in order: the first `limit` after one of them."""
+        """The first `limit` tenants with memories after `after`, in order."""
         ...
 
 
@@ -161,5 +162,5 @@ class SharesDatabase(Protocol):
     """A store that can write effects in the transaction of a queue in the same database."""
 
     def effects_within(self, database: Database) -> ApplyEffects | None:
-        """What writes effects inside a transaction of this database; None if the store lives elsewhere."""
+        """The function that writes effects in a transaction of `database`; None if the store is elsewhere."""
         ...

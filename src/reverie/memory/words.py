@@ -17,12 +17,12 @@ _IS_UNSPACED = re.compile(f"[{_UNSPACED}]").match
 
 
 def index_words(text: str) -> str:
-    """The words of a text, each followed by a space."""
+    """The words of a text, separated by spaces."""
     return " ".join(" ".join(token) if _IS_UNSPACED(token) else token for token in _TOKEN.findall(text))
 
 
 def match_expression(query: str) -> str:
-    """An FTS5 expression that fits whatever shares a word with the query; empty if it has no words."""
+    """An FTS5 expression for all texts that share a word with the query; empty if the query has no words."""
     phrases = []
     for token in _TOKEN.findall(query):
         if _IS_UNSPACED(token) and len(token) > 1:

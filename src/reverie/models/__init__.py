@@ -1,1 +1,1 @@
-"""Models that handlers may ask: a language model and embeddings, behind one interface (`interface.py`)."""
+"""Models that handlers may call: a language model and an embedder, behind one interface (`interface.py`)."""

@@ -1,4 +1,4 @@
-"""What handlers may ask of models, and what is answered where no model is set up."""
+"""The interface of models that handlers may call, and the error when no model is set up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ModelMissingError(ReverieError):
     """A handler has asked for a model that is not set up."""
 
     def __init__(self, model: str, setting: str) -> None:
-        """Name the model and the setting that would bring one."""
+        """Name the missing model and the setting that sets one up."""
         self.model, self.setting = model, setting
         super().__init__(f"no {model} is set up: set {setting}")
 
@@ -31,7 +31,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a language model has answered."""
+    """The answer of a language model."""
 
     text: str
     input_tokens: int = 0
@@ -42,7 +42,7 @@ class Embedder(Protocol):
     """Turns texts into vectors."""
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, in their order."""
+        """One vector for each text, in the order of the texts."""
         ...
 
 

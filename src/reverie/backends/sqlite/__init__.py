@@ -1,8 +1,9 @@
-"""Messages wait in an SQLite file: the embedded default.
+"""The SQLite backend: messages wait in an SQLite file. This is the embedded default.
 
-`queue.py` has the moves. Each is one transaction (`step.py`); what it does in there stands in a file of its
-name, with its statements beside it: `submit`, `claim`, `settle`, `advance`, `control`. `breaker_state.py` is
-what workers share, `triggers.py` what turns time or activity into messages.
+`queue.py` has the moves. Each move is one transaction (`step.py`), written in the module of its name:
+`submit`, `claim`, `settle`, `advance`, `control`. The statements of a module are in the `.sql` file beside
+it. `breaker_state.py` keeps the breakers and limiters that workers share. `triggers.py` keeps the triggers,
+which turn time or activity into messages.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SqliteBackend:
         limits: QueueLimits | None = None,
         apply_effects: ApplyEffects | None = None,
     ) -> None:
-        """Wait in `database`; with `apply_effects`, memory lives in the same file."""
+        """Keep messages in `database`; with `apply_effects`, memory is in the same file."""
         self._database = database
         self.queue = SqliteQueue(database, clock, limits or QueueLimits(), apply_effects)
         self.views = SqliteViews(database, clock)

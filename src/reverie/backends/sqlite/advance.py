@@ -1,4 +1,4 @@
-"""What time asks for: deadlines, due messages, rests, lost claims, retention."""
+"""Doing what time has made due: deadlines, due messages, rests of lanes, lost claims, retention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SQL = load_statements("advance.sql")
 
 
 def advance(step: Step, limit: int) -> Advance:
-    """Do what time asks for, at most `limit` of each kind."""
+    """Do everything that time has made due, at most `limit` of each kind."""
     window: dict[str, Any] = {"now": step.now, "limit": limit}
     overdue = fail_overdue(step, limit)
     due = step.rows(SQL["due_messages"], window)
@@ -57,7 +57,7 @@ def advance(step: Step, limit: int) -> Advance:
 
 
 def fail_overdue(step: Step, limit: int) -> list[Message]:
-    """Fail what was not started before its deadline. Who calls this finishes the step."""
+    """Fail messages that were not started before their deadline. The caller finishes the step."""
     messages = []
     for row, lane, *columns in step.rows(SQL["overdue"], {"now": step.now, "limit": limit}):
         message = message_from_row(columns)
@@ -67,9 +67,9 @@ def fail_overdue(step: Step, limit: int) -> list[Message]:
 
 
 def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Message] | None:
-    """Count a claim that ended without an outcome; None if it does not stand any more.
+    """Count a claim that ended without an outcome as a loss; None if the claim is no longer valid.
 
-    Who calls this finishes the step.
+    The caller finishes the step.
     """
     note_run(step, identity, "lost")
     expires = step.now + step.limits.retention_ms

@@ -1,5 +1,5 @@
 -- name: overdue
--- What was not started before its deadline.
+-- Messages that were not started before their deadline.
 SELECT rowid, lane, message_columns FROM pending_messages INDEXED BY idx_pending_messages_deadline
 WHERE status = 'pending' AND deadline_epoch IS NOT NULL AND deadline_epoch <= :now
 ORDER BY deadline_epoch LIMIT :limit
@@ -28,8 +28,8 @@ WHERE status = 'processing' AND lease_until_epoch <= :now
 ORDER BY lease_until_epoch LIMIT :limit
 
 -- name: lose
--- A claim that ended without an outcome is one loss. After too many the message is buried; one that someone wants
--- cancelled does not come again.
+-- A claim that ended without an outcome is one loss. After too many losses the message is buried. A message whose
+-- cancellation was requested ends as cancelled instead of waiting again.
 UPDATE pending_messages
 SET losses = losses + 1,
     status = CASE WHEN cancel_requested OR losses + 1 >= :max_losses THEN 'failed' ELSE 'pending' END,

@@ -1,4 +1,4 @@
-"""What became of the runs of a message. Those that complete are not written: their message tells it."""
+"""The history of a message's runs. A completed run has no row here: the row of its message records it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SQL = load_queries(__package__ or "", "attempts.sql")
 def note_run(
     step: Step, identity: Sequence[Any], outcome: str, error: str | None = None, *, ran: bool = True
 ) -> None:
-    """Remember how a run ends. What has not run is remembered only if it ends as cancelled."""
+    """Record how a run ends. With `ran` false, record it only if the message ends as cancelled."""
     row, user_id, item_id, claim_id = identity
     step.rows(
         SQL["note_run"],
@@ -45,13 +45,13 @@ def note_run(
 
 
 def note_end(step: Step, user_id: str, item_id: str, status: Status, error: str | None) -> None:
-    """Remember that a message has ended while it waited."""
+    """Record that a message has ended while it waited."""
     bindings = {"user_id": user_id, "id": item_id, "outcome": str(status), "error": error}
     step.rows(SQL["note_end"], bindings | {"now": step.now, "kept": MOST_KEPT})
 
 
 def forget_attempts(step: Step, keys: Sequence[Sequence[str]]) -> None:
-    """Remove what is known of messages that are removed."""
+    """Remove the history of messages that are removed."""
     if keys:
         step.rows(SQL["forget_attempts"], {"keys": to_json(keys)})
 

@@ -1,6 +1,6 @@
 -- name: note_run
--- How a run ends, before its claim is taken away; nothing if the claim does not stand. One that someone wants cancelled
--- ends as cancelled.
+-- Records how a run ends. It must run before the claim is removed, and writes nothing if the claim is not valid. If
+-- cancellation was requested, the outcome is cancelled.
 INSERT OR REPLACE INTO attempts
 SELECT m.user_id, m.id, next.number % :kept, next.number, iif(m.cancel_requested, 'cancelled', :outcome),
   coalesce(m.claimed_at_epoch, m.started_at_epoch), :now, m.worker,
@@ -13,7 +13,7 @@ WHERE m.rowid = :row AND m.user_id = :user_id AND m.id = :id AND m.claim_id = :c
   AND (:ran OR m.cancel_requested)
 
 -- name: note_end
--- The end of a message that waited.
+-- Records the end of a message that waited.
 INSERT OR REPLACE INTO attempts (user_id, id, slot, number, outcome, ended_at_epoch, error, created_at_epoch)
 SELECT :user_id, :id, (1 + coalesce(max(number), 0)) % :kept, 1 + coalesce(max(number), 0), :outcome, :now, :error,
   (SELECT created_at_epoch FROM pending_messages WHERE user_id = :user_id AND id = :id)

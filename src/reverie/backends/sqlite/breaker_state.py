@@ -1,4 +1,4 @@
-"""What workers share, in an SQLite file: one row for each key about which something is known."""
+"""Breakers and limiters that workers share, in an SQLite file. A key in its default state has no row."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SqliteSharedState(SharedMachine):
                 connection.execute(SQL["remove_state"], {"key": key})
             return grant
 
-        # What is forgotten with a power cut is learned again within a few calls.
+        # A state that a power cut loses is learned again within a few calls.
         return await self._database.write(job, durable=False)
 
     async def open_breakers(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ ON CONFLICT (key) DO UPDATE SET state = excluded.state, forget_at_epoch = exclud
 DELETE FROM shared_state WHERE key = :key
 
 -- name: forget_states
--- A bounded number at a time: each step forgets more than it can add.
+-- Removes a bounded number at a time; that is enough, because a step adds at most one.
 DELETE FROM shared_state WHERE key IN (
   SELECT key FROM shared_state WHERE forget_at_epoch <= :now ORDER BY forget_at_epoch LIMIT 100
 )

@@ -1,4 +1,4 @@
-"""Claiming: ready lanes are served in turn, under a lease; and what the holder of a claim may do with it."""
+"""Claiming: ready lanes are served in turn, under a lease. Also renewing claims, and memos of runs."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ __all__ = ["claim", "claimed_together", "identity", "load_memos", "renew", "save
 
 SQL = load_statements("claim.sql")
 READ_TOGETHER = 128
-"""How many claimed messages come back as one text; a message has at most `limits.max_content_bytes`."""
+"""How many claimed messages one statement reads; each may have up to `limits.max_content_bytes`."""
 CLAIM_ID_BYTES = 16
 OVERDUE_LIMIT = 1000
 """How many messages past their deadline one claim fails at most."""
 
 
 class Claimed(NamedTuple):
-    """What a claim has brought, as rows: reading them as messages is left to whoever waits for them."""
+    """The claimed messages as rows: the caller decodes them (`read`), off the thread that writes."""
 
     rows: list[list[Any]]
     claim_id: str
-    """How the claim ids of all these rows begin; each ends with the number of its row."""
+    """The prefix of these rows' claim ids; a claim id is the prefix and the number of its row."""
     lease_until: int
     overdue: list[Message]
-    """What was past its deadline, and has failed."""
+    """Messages that failed because their deadline had passed."""
 
     def read(self) -> list[Claim]:
-        """The claims, work of lower levels first."""
+        """The claims, by level and then by place: level 1 comes first."""
         rows = sorted(self.rows, key=itemgetter(2, 1))  # level, then place
         return [
             Claim(
@@ -60,13 +60,13 @@ class Claimed(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What a claim has found before it begins."""
+    """The state of the queue before a claim."""
 
     waited_ms: dict[str, int]
-    """How long the first lane of each label has waited that has one ready."""
+    """Label → how long its first ready lane has waited, for labels with a ready lane."""
     overdue: bool
     lost: bool
-    """Something that waits was lost before."""
+    """Whether a waiting message has lost a claim before."""
 
 
 def claim(step: Step, request: ClaimRequest) -> Claimed:
@@ -104,7 +104,7 @@ def _look(step: Step, request: ClaimRequest) -> _Look:
 
 
 def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence | None) -> Renewal:
-    """Extend the leases that still hold; with `presence`, note that the worker lives, or has gone."""
+    """Extend the leases that are still valid; with `presence`, note that the worker lives or leaves."""
     if presence is not None and presence.labels:
         alive_until = step.now + presence.lives_ms
         labels = to_json(presence.labels)
@@ -125,24 +125,24 @@ def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence
 
 
 def save_memo(step: Step, claim: Claim, name: str, value: str) -> bool:
-    """Keep the result of a finished step of a run, if the claim still stands."""
+    """Keep the result of a finished step of a run; False if the claim is no longer valid."""
     return bool(step.rows(SQL["save_memo"], (*identity(claim), name, value)))
 
 
 def load_memos(connection: apsw.Connection, key: Key) -> dict[str, str]:
-    """What earlier runs have kept."""
+    """The results that earlier runs of a message have kept, by step."""
     rows: list[tuple[Any, ...]] = connection.execute(SQL["load_memos"], key).fetchall()
     return dict(rows)
 
 
 def identity(claim: Claim) -> tuple[int, str, str, str]:
-    """What a claim is found and recognised by."""
+    """The values that identify a claim in the file: row, user_id, item_id, claim id."""
     message = claim.message
     return claim.handle[0], message.user_id, message.item_id, claim.claim_id
 
 
 def claimed_together(claim: Claim) -> str:
-    """What the claim ids of messages have in common that were claimed in one step."""
+    """The common prefix of the claim ids of all messages claimed in one step."""
     return claim.claim_id[: 2 * CLAIM_ID_BYTES + 1]
 
 
@@ -159,14 +159,14 @@ def _claim_label(
     if step.limits.tenant.concurrency is None:
         rows = _claim_lanes(step, portions, want, bindings)
     else:
-        for lane, take in portions:  # what one lane gives may leave no room for the next one of its tenant
+        for lane, take in portions:  # one lane may use up the room of its tenant
             rows += _claim_lanes(step, [(lane, min(take, _room(step, lane)))], want, bindings)
     step.counts.move(label, Status.WAITING, Status.IN_PROGRESS, len(rows))
     return rows
 
 
 def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple[int, int]]:
-    """Which lanes are served, in their turn, and how much each gives: a quantum, as long as it lasts."""
+    """The lanes to serve, in turn, with the most messages that each gives: a quantum or what is left."""
     portions: list[tuple[int, int]] = []
     left = messages
     ((lanes,),) = step.rows(SQL["ready_lanes"], {"label": label, "lanes": max(0, messages)})
@@ -180,13 +180,16 @@ def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple
 
 
 def _leave_lost_alone(step: Step, portions: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What was lost comes alone: it ends the prefix before it, unless it is the first."""
+    """Cut portions, so that a message whose claim was lost is claimed alone.
+
+    A portion ends before its first lost message; if a lane begins with one, its portion is that message.
+    """
     lost = dict(step.rows(SQL["lost_messages"], {"lanes": to_json(portions)}))
     return [(lane, min(take, max(1, lost.get(lane, take)))) for lane, take in portions]
 
 
 def _read(step: Step, numbers: list[int]) -> list[list[Any]]:
-    """Read messages, many at a time; not all at once, since each may be large."""
+    """Read messages in chunks, because all at once might be too large."""
     rows: list[list[Any]] = []
     for start in range(0, len(numbers), READ_TOGETHER):
         chunk = to_json(numbers[start : start + READ_TOGETHER])
@@ -196,7 +199,7 @@ def _read(step: Step, numbers: list[int]) -> list[list[Any]]:
 
 
 def _room(step: Step, lane: int) -> int:
-    """How many more of a lane's tenant may be in progress."""
+    """How many more messages of the lane's tenant may be in progress."""
     running: int = step.rows(SQL["tenant_running"], (lane,))[0][0]
     return max(0, (step.limits.tenant.concurrency or 0) - running)
 
@@ -204,7 +207,7 @@ def _room(step: Step, lane: int) -> int:
 def _claim_lanes(
     step: Step, portions: Sequence[tuple[int, int]], want: Want, bindings: dict[str, Any]
 ) -> list[list[Any]]:
-    lanes_by_take: defaultdict[int, list[int]] = defaultdict(list)  # most give the same
+    lanes_by_take: defaultdict[int, list[int]] = defaultdict(list)  # most lanes give equally many
     for lane, take in portions:
         if take > 0:
             lanes_by_take[take].append(lane)
@@ -212,7 +215,7 @@ def _claim_lanes(
     for take, lanes in lanes_by_take.items():
         ((first,),) = step.rows(SQL["first_messages"], {"lanes": to_json(lanes), "take": take})
         numbers += decode_json(first)
-    rows = _read(step, numbers)  # as they waited
+    rows = _read(step, numbers)  # before they are marked as claimed
     step.rows(SQL["claim_messages"], {"rows": to_json(numbers)} | bindings)
     served = Counter(row[3] for row in rows)
     for lane in chain.from_iterable(lanes_by_take.values()):

@@ -1,7 +1,7 @@
 -- name: look
--- All that a claim must know first, by one statement: since when the first lane in the ring of each label waits for its
--- turn (labels without one, or paused, are left out), whether a deadline has passed, whether anything that waits was
--- lost before, and the counters.
+-- Everything that a claim must know first: since when the first ready lane of each label waits for its turn, whether a
+-- deadline has passed, whether a waiting message has lost a claim before, and the counters. Paused labels and labels
+-- without a ready lane are left out.
 SELECT (
     SELECT json_group_array(json_array(label, since)) FROM (
       SELECT given.value AS label, (
@@ -24,14 +24,14 @@ SELECT (
 FROM queue_counters
 
 -- name: ready_lanes
--- The lanes in the ring of a label, in their turn, and how much they have; one row, since each that comes back to Python
--- costs a switch of threads.
+-- The ready lanes of a label in turn, with the number of their messages. All in one row: each row that comes back to
+-- Python costs a switch of threads.
 SELECT json_group_array(json_array(lane, depth)) FROM (
   SELECT lane, depth FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
 )
 
 -- name: still_ready
--- Those of these labels that have a lane in their ring.
+-- Those of these labels that have a ready lane.
 SELECT given.value FROM json_each(:labels) AS given
 WHERE EXISTS (SELECT 1 FROM lanes WHERE message_type = given.value AND turn IS NOT NULL)
 
@@ -43,7 +43,8 @@ SELECT sum(t.running) FROM lanes AS l JOIN lanes AS t ON t.user_id = l.user_id A
 WHERE l.lane = ?
 
 -- name: lost_messages
--- How many messages each of these lanes gives before its first that was lost; lanes without one are left out.
+-- How many messages wait in each of these lanes before the first that has lost a claim. Lanes without a lost message
+-- are left out.
 SELECT x.lane, (
   SELECT count(*) FROM pending_messages AS p
   WHERE p.lane = x.lane AND p.status = 'pending' AND p.place IS NOT NULL AND p.place < min(x.place)
@@ -54,7 +55,8 @@ FROM json_each(:lanes) AS given
 GROUP BY x.lane
 
 -- name: first_messages
--- A prefix of each lane, at most `take` of it. The join must begin with the lanes, whatever statistics say.
+-- The first `take` messages of each lane. CROSS JOIN makes the join begin with the lanes, whatever the statistics of
+-- the file say.
 SELECT json_group_array(m.rowid) FROM json_each(:lanes) AS l CROSS JOIN pending_messages AS m
 WHERE m.rowid IN (
   SELECT p.rowid FROM pending_messages AS p
@@ -63,7 +65,7 @@ WHERE m.rowid IN (
 )
 
 -- name: claim_messages
--- Each row has a claim id of its own: that alone says whether a claim stands, even if a VACUUM renumbers the rows.
+-- Each row gets its own claim id. The claim id alone decides whether a claim is valid, even if a VACUUM renumbers rows.
 UPDATE pending_messages
 SET status = 'processing', claim_id = :claim_id || rowid, worker = :worker, lease_until_epoch = :lease_until,
     started_at_epoch = coalesce(started_at_epoch, :now), claimed_at_epoch = :now, updated_at_epoch = :now

@@ -1,4 +1,4 @@
-"""What a person asks for: cancel, requeue, delete, pause, resume."""
+"""Carrying out a person's commands: cancel, requeue, delete, pause, resume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SQL = load_statements("control.sql")
 
 
 class _Row(NamedTuple):
-    """What a command needs to know of a message."""
+    """The columns of a message that commands need."""
 
     row: int
     user_id: str
@@ -37,7 +37,7 @@ class _Row(NamedTuple):
 
 
 def control(step: Step, command: Command) -> ControlResult:
-    """Do what a command says."""
+    """Carry out a command."""
     if isinstance(command, CancelItems):
         result = _cancel(step, command.which)
     elif isinstance(command, RequeueItems):

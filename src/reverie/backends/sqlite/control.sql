@@ -25,7 +25,7 @@ ORDER BY rowid LIMIT :limit
 UPDATE pending_messages SET cancel_requested = 1, updated_at_epoch = ?2 WHERE rowid = ?1
 
 -- name: requeue
--- A message that has ended waits again as if it were new; its deadline is over.
+-- A failed or cancelled message waits again as if it were new. Its deadline is removed, because it may have passed.
 UPDATE pending_messages
 SET status = 'pending', retry_count = 0, losses = 0, conflicts = 0, requeues = requeues + 1,
     error_message = NULL, started_at_epoch = NULL, processed_at_epoch = NULL, expires_at_epoch = NULL,

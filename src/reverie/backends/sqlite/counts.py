@@ -1,4 +1,4 @@
-"""Counting anew how many messages of each label stand how."""
+"""Recounting how many messages of each label are in each status."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ SQL = load_queries(__package__ or "", "counts.sql")
 
 
 def count_if_needed(connection: apsw.Connection) -> None:
-    """Count anew if a process has used the file that does not count: one of an earlier version."""
+    """Recount if a process of an earlier version, which does not count, has used the file."""
     if not connection.execute(SQL["is_counted"]).get:
         count_anew(connection)
 
 
 def count_anew(connection: apsw.Connection) -> None:
-    """Make counts, and triggers, what the messages say.
+    """Make the counts and the triggers agree with the messages.
 
-    What was ever completed stays, as far as it was counted.
+    The totals of messages ever completed and ever failed never shrink.
     """
     for name in ("forget_counts", "count_all", "set_counted", "drop_orphans"):
         connection.execute(SQL[name])

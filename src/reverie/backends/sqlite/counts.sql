@@ -1,5 +1,5 @@
 -- name: write_counts
--- What one step changes for a label: so many more waiting, in progress, …
+-- Adds the changes of one step to the counts of a label.
 INSERT INTO label_counts (
   label, waiting, in_progress, completed, failed, cancelled, completed_ever, failed_ever
 )
@@ -36,8 +36,8 @@ SET counted_turn = turn,
     ), 0)
 
 -- name: end_lost_runs
--- Triggers whose run was ended by a process that does not know of triggers, or whose message is gone. The rules are
--- those of `move_run` in `trigger_state.py`.
+-- Ends runs whose message is gone, or was ended by a process of an earlier version, which does not know of triggers.
+-- The rules are those of `move_run` in `trigger_state.py`.
 UPDATE trigger_tasks
 SET fired_at_epoch = NULL, touched = 0, ended = iif(lost.good, 'completed', 'failed'),
     last_exec_epoch = iif(lost.good, lost.ended_at, last_exec_epoch),
@@ -66,6 +66,6 @@ FROM (
 WHERE trigger_types.name = counted.name
 
 -- name: drop_orphans
--- Runs of messages that a process has removed which does not know of them.
+-- Removes the attempts of messages that a process of an earlier version, which does not know of attempts, has removed.
 DELETE FROM attempts
 WHERE NOT EXISTS (SELECT 1 FROM pending_messages AS m WHERE m.user_id = attempts.user_id AND m.id = attempts.id)

@@ -7,9 +7,9 @@ SET place = ?1, turn = ?2, depth = ?3, counted_turn = counted_turn + ?2 - turn,
     last_completed_epoch = coalesce(?4, last_completed_epoch)
 
 -- name: write_lanes
--- Every change of a lane ends with this one statement: so many messages more, so many running more, how long it rests
--- (null if no claim has ended), and how it was served, if it was. A lane is in the ring, that is it has a turn,
--- exactly while it may be served.
+-- Writes one change to several lanes; every change of a lane ends here. `depth` and `running` are differences.
+-- `delay_ms` is how long a lane rests (NULL if no claim has ended). `ordered` and `min_idle_ms` are NULL unless the
+-- lane was served. A lane is in the ring (has a turn) exactly while it may be served.
 UPDATE lanes
 SET depth = new.depth, running = new.running, ordered = new.ordered, min_idle_ms = new.min_idle_ms,
     rest_until_epoch = new.rest_until_epoch,
@@ -37,8 +37,8 @@ FROM (
 WHERE lanes.lane = new.lane
 
 -- name: look_at_lanes
--- Which labels these lanes have just got a turn for, and until when the first of them rests. One row: each row that
--- comes back to Python costs a switch of threads.
+-- The labels of which a lane has just got a turn, and the earliest end of a rest. All in one row: each row that comes
+-- back to Python costs a switch of threads.
 SELECT json_group_array(DISTINCT CASE WHEN turn = :turn THEN message_type END), min(rest_until_epoch)
 FROM json_each(:lanes) AS given CROSS JOIN lanes ON lanes.lane = given.value
 
@@ -55,7 +55,7 @@ SELECT DISTINCT message_type FROM lanes WHERE turn IS NOT NULL
 SELECT EXISTS (SELECT 1 FROM dependencies), EXISTS (SELECT 1 FROM memos)
 
 -- name: dependants
--- Who waits for these, in the order of their submission: `ended` is [[user_id, id, status], …].
+-- The messages that wait for ended ones, in the order of their submission. `ended` is [[user_id, id, status], …].
 SELECT m.rowid, m.user_id, m.id, m.lane, m.waits_for, m.due_at_epoch, m.extra, given.value ->> 1, given.value ->> 2
 FROM json_each(:ended) AS given
   CROSS JOIN dependencies AS d ON d.user_id = given.value ->> 0 AND d.parent_id = given.value ->> 1
@@ -73,7 +73,7 @@ SET waits_for = ?2, place = ?3, due_at_epoch = CASE WHEN ?3 IS NULL THEN due_at_
 WHERE rowid = ?1
 
 -- name: end_waiting
--- Ends a message that waits. A dead letter is kept, a cancelled message for a while.
+-- Ends a message that waits. A dead letter is kept without limit, a cancelled message until it expires.
 UPDATE pending_messages
 SET status = 'failed', error_message = ?2, processed_at_epoch = ?3, expires_at_epoch = ?4, waits_for = 0,
     place = NULL, due_at_epoch = NULL, updated_at_epoch = ?3

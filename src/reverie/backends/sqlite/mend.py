@@ -1,4 +1,4 @@
-"""Mending the queue of a salvaged file: lanes and counts are made anew from the messages that are left."""
+"""Mending the queue of a salvaged file: lanes and counts are rebuilt from the messages that are left."""
 
 from __future__ import annotations
 

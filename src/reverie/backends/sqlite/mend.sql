@@ -17,7 +17,7 @@ SET running = (
 )
 
 -- name: wake_lanes
--- Lanes with work take a turn; the others leave the ring.
+-- Lanes with work get a turn; the others leave the ring.
 UPDATE lanes
 SET turn = CASE
   WHEN EXISTS (
@@ -37,7 +37,7 @@ SET depth = (
 UPDATE queue_counters SET depth = (SELECT coalesce(sum(depth), 0) FROM lanes)
 
 -- name: count_parents
--- A parent that was lost is waited for no longer.
+-- Counts the parents that have not ended. A parent that the salvage has lost does not count.
 UPDATE pending_messages
 SET waits_for = (
   SELECT count(*) FROM dependencies AS d JOIN pending_messages AS p ON p.user_id = d.user_id AND p.id = d.parent_id

@@ -1,4 +1,4 @@
-"""Submits that come while the writer is busy, gathered: they are written by the same few statements."""
+"""The outbox: gathers submits that come while the writer is busy, and writes them together."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["Outbox"]
 
 
 PATIENCE_S = 1.0
-"""How long a job may take to fetch what waits before another is sent."""
+"""How long a job may take to fetch the waiting submits before another job is sent."""
 
 
 class Outbox:
-    """Takes submits from any thread; each is kept whole or refused, whatever becomes of its neighbours."""
+    """Takes submits from any thread. Each is accepted whole or refused, whatever happens to the others."""
 
     def __init__(self, write: Callable[[Callable[[Step], Any]], Future[Any]]) -> None:
         """`write` runs a step in the next write transaction."""
@@ -39,7 +39,7 @@ class Outbox:
         self._sent = 0.0
 
     def put(self, messages: Sequence[Message]) -> Future[list[Submitted]]:
-        """Submit with all others that wait; the future is done when it is durable."""
+        """Submit messages with all other submits that wait; the future is done when they are durable."""
         future: Future[list[Submitted]] = Future()
 
         def tell(answer: list[Submitted] | BaseException) -> None:
@@ -54,7 +54,7 @@ class Outbox:
         return future
 
     def put_and_wait(self, messages: Sequence[Message]) -> list[Submitted]:
-        """The same for a thread that blocks; a bare lock costs half of what a future does."""
+        """Like `put`, for a thread that may block. A bare lock costs half as much as a future."""
         answers: list[list[Submitted] | BaseException] = []
         ready = threading.Lock()
         ready.acquire()
@@ -70,13 +70,13 @@ class Outbox:
         return answers[0]
 
     def _add(self, messages: Sequence[Message], tell: Tell) -> None:
-        if any(message.depends_on for message in messages):  # others' messages are none of its own submit
+        if any(message.depends_on for message in messages):  # a parent must be known or in the same submit
             self._send_alone((messages, tell))
             return
         now = time.monotonic()
         with self._lock:
             self._waiting.append((messages, tell))
-            # One job takes all that wait. Should it have been interrupted on its way, another goes after it.
+            # One job takes all waiting submits. Another is sent later, in case the first was interrupted.
             send = len(self._waiting) == 1 or now - self._sent > PATIENCE_S
             if send:
                 self._sent = now
@@ -85,15 +85,15 @@ class Outbox:
             self._send(partial(self._submit_waiting, taken), taken)
 
     def _submit_waiting(self, taken: list[Submission], step: Step) -> list[list[Submitted]]:
-        """Submit all that waits when the turn of the job comes; it is added to `taken`."""
+        """Submit everything that waits when the job runs, and add it to `taken`."""
         with self._lock:
-            taken.extend(self._waiting)  # the job may run again, and has some already
+            taken.extend(self._waiting)  # a repeated job has taken some already
             self._waiting = []
         answers = iter(submit(step, [message for messages, _ in taken for message in messages]))
         return [[next(answers) for _ in messages] for messages, _ in taken]
 
     def _send(self, job: Callable[[Step], list[list[Submitted]]], taken: list[Submission]) -> None:
-        """Have `taken` written by a job, and answered."""
+        """Let a job write the submits in `taken`, then answer them."""
         try:
             written = self._write(job)
         except BaseException as error:
@@ -109,7 +109,7 @@ class Outbox:
             for (_, tell), answer in zip(taken, written.result(), strict=True):
                 tell(answer)
         elif isinstance(error, UNWRITABLE) and len(taken) > 1:
-            for submission in taken:  # something is wrong with one of them: it must not spoil the others
+            for submission in taken:  # one of them is at fault and must not spoil the others
                 self._send_alone(submission)
         else:
             self._fail(error, taken)
@@ -119,7 +119,7 @@ class Outbox:
         self._send(lambda step: [submit(step, messages)], [submission])
 
     def _fail(self, error: BaseException, taken: list[Submission]) -> None:
-        if not taken:  # it failed before it could begin
+        if not taken:  # the job failed before it could take any
             with self._lock:
                 taken, self._waiting = self._waiting, []
         for _, tell in taken:

@@ -1,4 +1,4 @@
-"""The queue on SQLite: each move is one job of the file's single writer, so one transaction."""
+"""The queue on SQLite: each move is one job of the file's single writer, and one transaction."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["SqliteQueue"]
 T = TypeVar("T")
 
 LOOK_AGAIN_MS = 2000
-"""How often a worker looks by itself, should the news of another process not have reached it."""
+"""How often a worker looks for work by itself, because news from other processes can be lost."""
 
 
 class SqliteQueue:
@@ -115,7 +115,7 @@ class SqliteQueue:
         """See `Queue.wait`."""
         if not self._peers.listens:
             self._peers.listen(self._hear)
-        if tuple(labels) != (CANCELLED,):  # should that news be lost, the next renewal brings it
+        if tuple(labels) != (CANCELLED,):  # lost news of a cancellation comes with the next renewal
             look_again = self._clock.now() + LOOK_AGAIN_MS
             until = look_again if until is None else min(until, look_again)
         await self._wakeup.wait(labels, until)
@@ -134,7 +134,7 @@ class SqliteQueue:
         return await asyncio.wrap_future(self._write(job, durable=durable))
 
     def _write(self, job: Callable[[Step], T], *, durable: bool = True) -> Future[T]:
-        """Run one step in the next write transaction; who waits for what it woke hears after the commit."""
+        """Run one step in the next write transaction; after the commit, wake the waits that it concerns."""
         steps: list[Step] = []
 
         def committed(future: Future[T]) -> None:
@@ -146,7 +146,7 @@ class SqliteQueue:
         return future
 
     def _run(self, steps: list[Step], job: Callable[[Step], T], connection: apsw.Connection) -> T:
-        """Run a job in a step of its own, which is added to `steps`: it may have to run again."""
+        """Run a job in a new step, and add the step to `steps`: a job that runs again has several."""
         step = Step(connection, self._clock.now(), self._limits, self._apply_effects)
         steps.append(step)
         answer = job(step)
@@ -154,7 +154,7 @@ class SqliteQueue:
         return answer
 
     def _tell(self, step: Step) -> None:
-        """Wake whoever waits for what a step has set up."""
+        """Wake the waits, also in other processes, that a step has given work or an earlier due time."""
         if step.woken or step.earliest is not None:
             self._wakeup.notify(step.woken)
             self._wakeup.expect(step.earliest)

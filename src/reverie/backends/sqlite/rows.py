@@ -1,4 +1,4 @@
-"""Between a row of `pending_messages` and a message, and between values and JSON."""
+"""Converting rows of `pending_messages` to messages, and values to JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MESSAGE_COLUMNS = (
     "user_id, id, message_type, memory_session_id, project_id, payload, level, retry_count, losses, "
     "conflicts, task_id, trace_id, user_name, info, timestamp_epoch, requeues, extra"
 )
-"""What `message_from_row` takes, in this order; statements name it `message_columns`."""
+"""The columns that `message_from_row` takes, in this order; statements name them `message_columns`."""
 
 STATUS = {stored: status for status, stored in STORED_AS.items() if status is not Status.CANCELLED}
 
@@ -44,7 +44,7 @@ _decode_rare = msgspec.json.Decoder(_Rare).decode
 
 
 def to_json(value: Any) -> str:
-    """A value as JSON text, the way statements over whole batches take it."""
+    """A value as JSON text: statements take a whole batch as one JSON parameter."""
     return msgspec.json.encode(value).decode()
 
 
@@ -55,12 +55,12 @@ def load_statements(filename: str) -> dict[str, str]:
 
 
 def status_of(stored: str, error: str | None) -> Status:
-    """Map a row of `pending_messages` to the engine's own word for it."""
+    """The engine's status of a message, from the status and error of its row."""
     return Status.CANCELLED if stored == "failed" and error == "cancelled" else STATUS[stored]
 
 
 def extra_of(message: Message) -> str | None:
-    """The rare fields of a message as JSON; None if it has none of them."""
+    """The rare fields of a message as JSON; None if the message has none of them."""
     common = message.unique_key is None and not message.depends_on and message.deadline is None
     if common and message.user_key is None:
         return None

@@ -1,4 +1,4 @@
-"""Settling: how runs ended, each whole or not at all."""
+"""Settling: recording how runs ended. Each settlement is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ OUTCOME = {Move.RETRY: "retry", Move.RELEASE: "handed_back", Move.CANCEL: "cance
 
 
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
-    """End claims and give their lanes back.
+    """End claims and release their lanes.
 
-    Effects may meet a conflict, and then nothing after them in their lane is settled. A lane that has effects
-    is therefore settled one by one, in its order.
+    Effects may meet a conflict, after which nothing later in their lane is settled. The messages of a lane
+    with effects are therefore settled one by one, in order.
     """
     changing = {settlement.claim.handle[1] for settlement in settlements if settlement.effects}
     plain = [
@@ -72,7 +72,10 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
 
 
 def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
-    """End plain completions, one statement for each claim; False, and nothing changed, if not all stand."""
+    """End plain completions, one statement for all messages that one step has claimed.
+
+    If a claim is no longer valid, nothing is changed and the answer is False.
+    """
     expires = step.now + step.limits.retention_ms
     rows: defaultdict[str, list[int]] = defaultdict(list)
     lanes: Counter[int] = Counter()
@@ -109,7 +112,7 @@ def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
 
 
 def _settle_one(step: Step, settlement: Settlement) -> Settled:
-    """Write one settlement, and note what the end of its claim means for its lane and for dependants."""
+    """Write one settlement, and note the change of its lane, the counts, the dependants and the trigger."""
     claim, move = settlement.claim, settlement.move
     if move is Move.LOSE:
         applied = lose(step, identity(claim), claim.handle[1])
@@ -136,10 +139,10 @@ def _settle_one(step: Step, settlement: Settlement) -> Settled:
 
 
 def _end_claim(step: Step, settlement: Settlement) -> Status | None:
-    """Write one settlement and what follows from it; None if the claim is no longer the worker's."""
+    """Write one settlement with its effects and follow-ups; None if the worker has lost the claim."""
     move, claim = settlement.move, settlement.claim
     row, user_id, item_id, claim_id = identity(claim)
-    if move is not Move.COMPLETE:  # the history has no run that was only handed back before it began
+    if move is not Move.COMPLETE:  # a run that was handed back before it began is left out
         ran = move is not Move.RELEASE or settlement.attempt or settlement.error is not None
         note_run(step, (row, user_id, item_id, claim_id), OUTCOME[move], settlement.error, ran=ran)
     expires = step.now + step.limits.retention_ms
@@ -181,7 +184,7 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
 
 
 def _tell_trigger(step: Step, settlement: Settlement, status: Status) -> None:
-    """Note what has become of a message for the trigger that has made it."""
+    """Note the new status of a message for the trigger that it is a run of."""
     message = settlement.claim.message
     assert message.user_key is not None
     error = "cancelled" if status is Status.CANCELLED else settlement.error

@@ -1,7 +1,7 @@
 -- name: end_claim
--- The fence: only the holder of the claim changes anything. The rowid finds the row quickly; what it is is
--- compared all the same, because a VACUUM may have given its number to another. Someone may have asked to cancel it:
--- then it does not come again and is no dead letter, but what is completed is completed.
+-- The fence: only the holder of the claim changes anything. The rowid finds the row quickly. The identity is compared
+-- as well, because a VACUUM may have given the number to another row. A message whose cancellation was requested ends
+-- as cancelled instead of waiting again or becoming a dead letter; a completed one stays completed.
 UPDATE pending_messages
 SET status = CASE WHEN cancel_requested AND :status <> 'completed' THEN 'failed' ELSE :status END,
     error_message = CASE WHEN cancel_requested AND :status <> 'completed' THEN 'cancelled' ELSE :error END,
@@ -16,8 +16,8 @@ WHERE rowid = :row AND user_id = :user_id AND id = :id AND claim_id = :claim_id 
 RETURNING status, error_message
 
 -- name: end_claims
--- The same for completions that nothing follows from, of messages that were claimed together, without coming back to
--- Python for each. If it has changed fewer rows than it was given, some are stale.
+-- The same for completions without effects and follow-ups, of messages that were claimed together: one statement for
+-- all. If fewer rows are changed than given, some claims are stale.
 UPDATE pending_messages
 SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, processed_at_epoch = :now,
     expires_at_epoch = :expires, cancel_requested = 0, place = NULL,
@@ -25,12 +25,12 @@ SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, p
 WHERE rowid IN (SELECT value FROM json_each(:rows)) AND claim_id = :claimed || rowid AND +status = 'processing'
 
 -- name: forget_memory
--- What a run has kept of the steps that read memory, after a conflict.
+-- After a conflict: removes the memos of steps that have read memory.
 DELETE FROM memos WHERE user_id = :user_id AND id = :id AND substr(step, 1, length(:of_memory)) = :of_memory
 
 -- name: postpone
--- A message that must wait lets the others of an unordered lane pass; in an ordered lane it keeps its place
--- and the lane rests.
+-- In an unordered lane, a message that must wait gives up its place and lets the others pass. In an ordered lane it
+-- keeps its place, and the lane rests.
 UPDATE pending_messages SET place = NULL, due_at_epoch = :due
 WHERE rowid = :row AND NOT (SELECT ordered FROM lanes WHERE lanes.lane = pending_messages.lane)
 RETURNING 1

@@ -1,7 +1,7 @@
-"""One write transaction of the queue: what it has touched so far, and how it ends.
+"""A step: one write transaction of the queue, with the changes it has collected so far.
 
-The moves are in the files beside this one. Each notes which lanes it changes and which messages it ends;
-`finish` then does for all of them what follows from that.
+The moves are in the modules beside this one. A move notes which lanes it changes and which messages it ends.
+`finish` then writes the lanes, and handles the triggers and dependants of the ended messages.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from reverie.message import Message
 
     ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], Any, int], None]
-    """Writes the effects of one message in the settling transaction: connection, message, effects, what the
-    store has prepared for them, now."""
+    """Writes the effects of one message in the settling transaction. Arguments: connection, message, effects,
+    what the store has prepared for them, now."""
 
 __all__ = ["ANY_DEPENDANTS", "UNWRITABLE", "Step"]
 
 SQL = load_queries(__package__ or "", "lanes.sql")
 ANY_DEPENDANTS = SQL["any_dependants"]
-"""Whether anything follows from the end of messages: someone waits for one, or one has kept a memo."""
+"""Asks whether any message depends on another, and whether any memo is kept."""
 UNWRITABLE = (
     apsw.ConstraintError,
     apsw.MismatchError,
@@ -49,7 +49,7 @@ UNWRITABLE = (
     InvalidMessageError,
     QueueFullError,
 )
-"""What is wrong with what is to be written, rather than with the file."""
+"""Errors whose cause is the values to be written, not the file."""
 COLUMNS = {
     Status.WAITING: 0,
     Status.IN_PROGRESS: 1,
@@ -59,12 +59,12 @@ COLUMNS = {
 }
 EVER = {Status.COMPLETED: 5, Status.FAILED: 6}
 COMPLETED = EVER[Status.COMPLETED]
-"""The column of what was ever completed."""
+"""The column that counts all messages ever completed."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """The last place given in any lane, the last turn given to any lane, and how many have not ended."""
+    """The last place given in any lane, the last turn given to any lane, the number of messages not ended."""
 
     place: int
     turn: int
@@ -72,13 +72,13 @@ class Counters:
 
 
 class Counts(dict[str, list[int]]):
-    """How many messages a step brings into which status: for each label, one number for each column.
+    """Label → by how much each of its counts changes; one number for each column.
 
-    Collected while the step moves them, written once at its end.
+    The changes are collected while the step moves messages, and written once at its end.
     """
 
     def move(self, label: str, before: Status | None, after: Status | None, count: int = 1) -> None:
-        """Messages go from one status to another; None: they are new, or gone."""
+        """Move `count` messages from one status to another; None means that they are new, or removed."""
         change = self.get(label)
         if change is None:
             change = self[label] = [0] * (len(COLUMNS) + len(EVER))
@@ -91,7 +91,7 @@ class Counts(dict[str, list[int]]):
 
 
 class LaneChange(msgspec.Struct):
-    """What a step does to one lane."""
+    """The change of one lane in a step; `depth` and `running` are differences."""
 
     depth: int = 0
     running: int = 0
@@ -100,13 +100,13 @@ class LaneChange(msgspec.Struct):
     min_idle_ms: int | None = None
 
     def release(self, delay_ms: int, count: int = 1) -> None:
-        """Claims of it have ended."""
+        """Note that `count` claims of the lane have ended, and that it rests for `delay_ms`."""
         self.running -= count
         self.delay_ms = max(self.delay_ms or 0, delay_ms)
 
 
 class Step:
-    """Lives as long as one transaction. Whatever it does, `woken` and `earliest` say whom to tell."""
+    """One write transaction of the queue. `woken` and `earliest` say which waits to wake after the commit."""
 
     def __init__(
         self, connection: apsw.Connection, now: int, limits: QueueLimits, apply_effects: ApplyEffects | None
@@ -117,20 +117,20 @@ class Step:
         self.apply_effects = apply_effects
         self._lanes: dict[int, LaneChange] = {}
         self.ended: list[tuple[str, str, Status]] = []
-        """Messages that have ended: who depends on them is looked after when the step finishes."""
+        """Messages that have ended. `finish` frees or fails the messages that depend on them."""
         self.runs: list[Run] = []
-        """Messages of triggers that have ended or wait again: their triggers hear when the step finishes."""
+        """Runs of triggers that have ended or wait again. `finish` updates their triggers."""
         self._loaded: Counters | None = None
         self.counts = Counts()
-        """How many messages of each label the step has brought into which status."""
+        """The changes of the counts of each label."""
         self.woken: set[str] = set()
-        """Labels that have a lane in the ring which was not there before."""
+        """Labels of which a lane has entered the ring of ready lanes."""
         self.earliest: int | None = None
-        """The first moment at which time will ask for something that this step has set up."""
+        """The earliest time at which something that this step has set up is due."""
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Let what happens inside hold whole or not at all."""
+        """Keep all changes made inside, or (if it raises) none."""
         lanes, ended, runs = self._lanes, self.ended, self.runs
         counters, counted = self._loaded, self.counts
         self._lanes = {k: copy(v) for k, v in lanes.items()}
@@ -146,13 +146,13 @@ class Step:
             raise
 
     def know_counters(self, place: int, turn: int, depth: int) -> None:
-        """The counters as the file has them, from a statement that has read them on the way."""
+        """Take the counters from a statement that has read them along with other values."""
         if self._loaded is None:
             self._loaded, self._stored = Counters(place, turn, depth), Counters(place, turn, depth)
 
     @property
     def counters(self) -> Counters:
-        """The counters, as far as lanes were written."""
+        """The counters. They include the changes of lanes once `write_lanes` has run."""
         if self._loaded is None:
             self.know_counters(*self.rows(SQL["read_counters"])[0])
         assert self._loaded is not None
@@ -165,20 +165,20 @@ class Step:
             any_completed = any(change[COMPLETED] for change in self.counts.values())
             completed_at = self.now if any_completed else None
             self.rows(SQL["write_counters"], (counters.place, counters.turn, counters.depth, completed_at))
-        for label, change in self.counts.items():  # mostly one; to read them from JSON costs more
+        for label, change in self.counts.items():  # mostly one label; JSON would cost more
             if any(change):
                 self.rows(COUNTS_SQL["write_counts"], (label, *change))
 
     def rows(self, query: str, bindings: dict[str, Any] | Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement and read all it answers."""
+        """Run one statement and read all its rows."""
         return self.connection.execute(query, bindings).fetchall()
 
     def many(self, query: str, bindings: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """Run one statement for each of these, and read all they answer."""
+        """Run one statement for each of `bindings`, and read all rows."""
         return self.connection.executemany(query, bindings).fetchall() if bindings else []
 
     def lane(self, lane: int) -> LaneChange:
-        """The change of a lane; also says that it is to be looked at."""
+        """The change of a lane. Asking for it makes `finish` look at the lane."""
         change = self._lanes.get(lane)
         if change is None:
             change = self._lanes[lane] = LaneChange()
@@ -198,7 +198,7 @@ class Step:
         self.expect(expires)
 
     def expect(self, moment: int | None) -> None:
-        """Time will ask for something at this moment."""
+        """Note that something is due at `moment`; None means nothing."""
         if moment is not None and (self.earliest is None or moment < self.earliest):
             self.earliest = moment
 
@@ -209,7 +209,7 @@ class Step:
         return range(counters.place - count + 1, counters.place + 1)
 
     def finish(self) -> None:
-        """Do what follows from the step's changes."""
+        """Handle the dependants and triggers of ended messages, then write the changed lanes."""
         if self.ended:
             self._look_after_dependants()
         if self.runs:
@@ -218,7 +218,7 @@ class Step:
         self.write_lanes()
 
     def write_lanes(self) -> None:
-        """Write the changed lanes, and put those into the ring that may be served."""
+        """Write the changed lanes. Those that may be served enter the ring."""
         if not self._lanes:
             return
         counters, changes = self.counters, self._lanes
@@ -228,7 +228,7 @@ class Step:
         self._write(changes, None)
         most = self.limits.tenant.concurrency
         if most is not None:
-            # What a tenant has running decides over all of its lanes, so they are looked at once more.
+            # The limit of a tenant holds for all of its lanes, so all of them are checked again.
             others = self.rows(SQL["lanes_of_tenants"], {"lanes": to_json(list(changes))})
             self._write({lane: LaneChange() for (lane,) in others}, most)
 
@@ -249,7 +249,7 @@ class Step:
         self.expect(rest_until)
 
     def _look_after_dependants(self) -> None:
-        """Let those go on that depended on what has ended, or fail with it; round by round."""
+        """Free or fail the messages that depend on ended ones; repeat for the messages that fail."""
         dependants, memos = self.rows(ANY_DEPENDANTS)[0]
         if memos:
             self.rows(SQL["drop_memos"], {"ended": to_json(self.ended)})
@@ -266,7 +266,7 @@ class Step:
         self.ended = []
 
     def _parents_ended(self, edges: list[tuple[Any, ...]]) -> None:
-        """Handle one message, and those of its parents that have ended."""
+        """Free or fail one message some of whose parents have ended; `edges` has a row for each of them."""
         row, user_id, item_id, lane, waits_for, due, extra, *_ = edges[0]
         anyway = decode_json(extra).get("if_dependency_fails") == "run"
         failed = [(parent, status) for *_, parent, status in edges if status != Status.COMPLETED]

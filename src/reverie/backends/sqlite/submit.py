@@ -1,4 +1,4 @@
-"""Submitting: new messages take their place at the end of their lane, or wait for their time or others."""
+"""Submitting: new messages go to the end of their lane, or wait for their due time or their parents."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ __all__ = ["insert", "submit"]
 
 SQL = load_queries(__package__ or "", "submit.sql")
 COLUMNS = 21
-"""Values of one message in `insert_messages`."""
+"""The number of values of one message in `insert_messages`."""
 CHUNKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Rows are written by so many in one statement; few sizes, so that each statement is prepared once."""
+"""How many rows one statement may write; few sizes, so that each statement is prepared once."""
 FULL_ENOUGH = 0.75
-"""A statement may be filled up with rows of NULL: they cost less than another statement."""
+"""A chunk with at least this share of real rows is filled up with rows of NULL.
+
+The empty rows cost less than another statement.
+"""
 
 
 def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
-    """Accept messages; all of them, or (an error) none."""
+    """Accept all messages, or raise an error and accept none."""
     if step.limits.refuse_unhandled:
         labels = to_json(sorted({message.label for message in messages}))
         for (label,) in step.rows(SQL["unhandled"], {"labels": labels, "now": step.now}):
@@ -53,7 +56,7 @@ def _accepted(messages: Sequence[Message], answers: Sequence[Submitted]) -> list
 
 
 def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
-    """Write new messages. Who calls this finishes the step."""
+    """Write new messages. The caller finishes the step."""
     if any(message.depends_on for message in messages):
         _check_known(step, messages)
     answers: list[Submitted] = []
@@ -75,7 +78,7 @@ def insert(step: Step, messages: Sequence[Message]) -> list[Submitted]:
 
 
 def _check_known(step: Step, messages: Sequence[Message]) -> None:
-    """Refuse a message that depends on what is neither known nor submitted with it."""
+    """Refuse a message that depends on a message which is neither known nor submitted with it."""
     given = {message.key for message in messages}
     named = (Key(message.user_id, parent) for message in messages for parent in message.depends_on)
     parents = [key for key in dict.fromkeys(named) if key not in given]
@@ -87,7 +90,7 @@ def _check_known(step: Step, messages: Sequence[Message]) -> None:
 
 
 def _insert_all(step: Step, messages: Sequence[Message]) -> list[Submitted]:
-    """Write messages by few statements, however many there are."""
+    """Write messages with few statements, however many messages there are."""
     if not messages:
         return []
     if step.limits.tenant.concurrency is None and all(
@@ -99,7 +102,10 @@ def _insert_all(step: Step, messages: Sequence[Message]) -> list[Submitted]:
 
 
 def _insert_ready(step: Step, messages: Sequence[Message]) -> list[Submitted]:
-    """Write messages that take their place at once, as if none were known; then see."""
+    """Write messages that take their place at once, as if all were new.
+
+    Only if fewer rows were written than given, look up which messages were known, and correct the lanes.
+    """
     places = step.take_places(len(messages))
     _fill_lanes(step, messages)
     values = [_values(step, message, place) for message, place in zip(messages, places, strict=True)]
@@ -120,7 +126,7 @@ def _insert_ready(step: Step, messages: Sequence[Message]) -> list[Submitted]:
 
 
 def _insert_carefully(step: Step, messages: Sequence[Message]) -> list[Submitted]:
-    """Write messages that may have to wait: what is known is left out, lanes are written with the step."""
+    """Write messages that may have to wait. Known ones are left out; `finish` gives the lanes their turns."""
     fingerprints = {key: fingerprint for key, (fingerprint, _) in _stored(step, messages).items()}
     new: list[Message] = []
     answers = []
@@ -148,13 +154,13 @@ def _known(message: Message, fingerprint: str) -> Submitted:
 
 
 def _stored(step: Step, messages: Sequence[Message]) -> dict[Key, tuple[str, int | None]]:
-    """Fingerprint and place of those of these messages that are there."""
+    """The fingerprint and place of each of these messages that is already stored."""
     rows = step.rows(SQL["fingerprints"], {"keys": to_json([message.key for message in messages])})
     return {Key(user_id, item_id): (fingerprint, place) for user_id, item_id, fingerprint, place in rows}
 
 
 def _fill_lanes(step: Step, messages: Sequence[Message]) -> None:
-    """Count messages that are ready into their lanes, and give those a turn that may be served."""
+    """Count ready messages into their lanes; a lane that may be served gets a turn."""
     counts = Counter(message.lane for message in messages)
     levels = {message.lane: message.level or level_of(message.label) for message in messages}
     counters = step.counters
@@ -173,7 +179,7 @@ def _fill_lanes(step: Step, messages: Sequence[Message]) -> None:
 
 
 def _count_lanes(step: Step, messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """How many of these messages each lane has, by its number."""
+    """(Lane number, how many of these messages are in the lane), for each lane."""
     counts = Counter(message.lane for message in messages)
     ((rows,),) = step.rows(SQL["lane_numbers"], {"lanes": to_json(list(counts))})
     return [(lane, counts[Lane(*name)]) for lane, *name in decode_json(rows)]
@@ -211,7 +217,7 @@ def _values(step: Step, message: Message, place: int) -> tuple[Any, ...]:
 
 
 def _insert_unique(step: Step, message: Message) -> Submitted:
-    """Write a message with a unique key, unless another stands for it."""
+    """Write a message with a unique key, unless a message with this key makes it a duplicate."""
     for fingerprint, _ in _stored(step, [message]).values():
         return _known(message, fingerprint)
     holders = step.rows(
@@ -239,7 +245,7 @@ def _insert_unique(step: Step, message: Message) -> Submitted:
 
 
 def _reschedule(step: Step, holder: tuple[Any, ...], message: Message) -> None:
-    """Move the due time of a waiting message to that of a new one, in the way the new one asks for."""
+    """Move the due time of a waiting message as the policy of a new message with its key says."""
     row, _, lane, *_ = holder
     due = max(step.now, to_epoch_ms(message.due) if message.due else step.now)
     bindings = {"row": row, "due": due, "now": step.now}
@@ -252,14 +258,14 @@ def _reschedule(step: Step, holder: tuple[Any, ...], message: Message) -> None:
 
 
 def _link(step: Step, children: Sequence[Message]) -> None:
-    """Let messages wait for those they depend on; what has ended already counts when the step finishes."""
+    """Let messages wait for their parents. Parents that have already ended are handled by `finish`."""
     parents = {Key(child.user_id, parent) for child in children for parent in child.depends_on}
     rows = step.rows(SQL["statuses"], {"keys": to_json(list(parents))})
     for user_id, item_id, status, error in rows:
         if (ended := status_of(status, error)).ended:
             step.ended.append((user_id, item_id, ended))
     known = {(row[0], row[1]) for row in rows}
-    for parent in parents - known:  # one that was skipped for its unique key: another stands for it
+    for parent in parents - known:  # a duplicate by unique key was not written; it counts as done
         step.ended.append((*parent, Status.COMPLETED))
     step.many(SQL["forget_dependencies"], [child.key for child in children])
     edges = [(c.user_id, parent, c.item_id) for c in children for parent in c.depends_on]
@@ -267,7 +273,7 @@ def _link(step: Step, children: Sequence[Message]) -> None:
 
 
 def _check_limits(step: Step, accepted: Sequence[Message]) -> None:
-    """Refuse what has just been written, if there is no room for it: the transaction takes it back."""
+    """Refuse the messages just written if they exceed a limit; the transaction then rolls back."""
     if not accepted:
         return
     limits = step.limits
@@ -292,7 +298,7 @@ def _arrival(step: Step, scope: str) -> float:
 
 
 def _write(step: Step, statement: str, columns: int, values: Sequence[tuple[Any, ...]]) -> int:
-    """Write rows by as few statements as there are chunks; answers how many were written."""
+    """Write rows, one statement for each chunk; return how many rows were written."""
     start = written = 0
     for size in CHUNKS:
         while len(values) - start >= FULL_ENOUGH * size:

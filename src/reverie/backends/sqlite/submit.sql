@@ -1,6 +1,6 @@
 -- name: add_lanes
--- Followed by one (user_id, project_id, message_type, level) for each lane, and `add_lanes_end`. Rows of NULL fill
--- statements up: they say nothing.
+-- Followed by one (user_id, project_id, message_type, level) for each lane, and `add_lanes_end`. Rows of NULL, which
+-- only fill the statement up, are skipped.
 WITH given (user_id, project_id, message_type, level) AS (VALUES
 
 -- name: add_lanes_end
@@ -9,8 +9,8 @@ INSERT INTO lanes (user_id, project_id, message_type, level) SELECT * FROM given
 ON CONFLICT (user_id, project_id, message_type) DO UPDATE SET level = excluded.level
 
 -- name: fill_lanes
--- The same, and does at once what `write_lanes` would do later: each lane gets so many messages that are ready, and a
--- turn if it may be served.
+-- Like `add_lanes`, and also does at once what `write_lanes` would do later: adds the number of ready messages to each
+-- lane, and gives a lane that may be served a turn.
 WITH given (user_id, project_id, message_type, level, depth, turn, ready_at_epoch) AS (VALUES
 
 -- name: fill_lanes_end
@@ -32,8 +32,8 @@ SELECT json_group_array(json_array(l.lane, l.user_id, l.project_id, l.message_ty
   ON l.user_id = given.value ->> 0 AND l.project_id = given.value ->> 1 AND l.message_type = given.value ->> 2
 
 -- name: insert_messages
--- Followed by the values of each message, and `insert_messages_end`. Nothing comes back: each row would cost a switch
--- of threads.
+-- Followed by the values of each message, and `insert_messages_end`. No rows are returned, because each would cost a
+-- switch of threads.
 WITH given (
   user_id, id, message_type, memory_session_id, project_id, payload, now, level, place, due_at_epoch, fingerprint,
   task_id, trace_id, user_name, info, timestamp_epoch, deadline_epoch, waits_for, unique_key, unique_until_epoch, extra
@@ -67,26 +67,26 @@ WHERE NOT EXISTS (
 LIMIT 1
 
 -- name: statuses
--- How these messages stand: [[user_id, id], …].
+-- The statuses of messages by their keys, [[user_id, id], …].
 SELECT m.user_id, m.id, m.status, m.error_message FROM json_each(:keys) AS given
   CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
 
 -- name: forget_dependencies
--- Of another message that had the same id.
+-- Removes the dependencies of an earlier message with the same id.
 DELETE FROM dependencies WHERE user_id = ? AND child_id = ?
 
 -- name: add_dependency
 INSERT OR IGNORE INTO dependencies (user_id, parent_id, child_id) VALUES (?, ?, ?)
 
 -- name: holders
--- Who has a unique key: what waits comes first, then what runs, then what has ended within its window.
+-- The messages with a unique key: first those that wait, then those in progress, then those whose window is not over.
 SELECT rowid, id, lane, status, place FROM pending_messages
 WHERE user_id = :user_id AND project_id = :project_id AND message_type = :message_type AND unique_key = :unique_key
   AND (status IN ('pending', 'processing') OR unique_until_epoch > :now)
 ORDER BY CASE status WHEN 'pending' THEN 1 WHEN 'processing' THEN 2 ELSE 3 END, rowid DESC
 
 -- name: reschedule
--- A message whose time has come keeps its place; one that is put off leaves it.
+-- A message that has a place keeps it, unless the new due time is in the future: then it gives the place up.
 UPDATE pending_messages
 SET due_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN :due END,
     place = CASE WHEN :due > :now THEN NULL ELSE place END,
@@ -94,7 +94,8 @@ SET due_at_epoch = CASE WHEN :due > :now OR place IS NULL THEN :due END,
 WHERE rowid = :row
 
 -- name: bring_forward
--- Only a message that waits for a later time, and not for that of a retry: one that was claimed before keeps its time.
+-- Changes only a message that is due later than `due`. One that was claimed before waits for its retry and is left as
+-- it is.
 UPDATE pending_messages SET due_at_epoch = :due, updated_at_epoch = :now
 WHERE rowid = :row AND due_at_epoch > :due AND place IS NULL AND started_at_epoch IS NULL
 RETURNING 1

@@ -1,4 +1,4 @@
-"""The triggers that one step of the queue is about: read by one statement, written by one."""
+"""The triggers that one step of the queue changes, read and written with few statements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _decode_triggers = msgspec.json.Decoder(list[Trigger]).decode
 
 
 class TriggerRows:
-    """Triggers as a step has read them and as its moves leave them; `write` ends the work with them."""
+    """Triggers as a step has read them, and as its moves have changed them. `write` writes the changes."""
 
     def __init__(self, step: Step, keys: Iterable[Key]) -> None:
         self._step = step
@@ -41,18 +41,18 @@ class TriggerRows:
         }
         self._after: dict[Key, Trigger | None] = {}
         self.enabled: frozenset[str] = frozenset(decode_json(enabled))
-        """The types whose triggers run."""
+        """The types that are enabled."""
         self._statuses: defaultdict[tuple[str, TriggerStatus], int] = defaultdict(int)
-        """(type, status) → how many triggers more are in this status."""
+        """(type, status) → by how much the number of triggers in this status changes."""
         self._counted: dict[str, TypeStatistics] = {}
-        """By type: what the moves add to its statistics."""
+        """Type → what the moves add to its statistics."""
 
     def get(self, key: Key) -> Trigger | None:
         """A trigger as the moves so far have left it; None if there is none."""
         return self._after[key] if key in self._after else self._before.get(key)
 
     def keep(self, key: Key, moved: Moved) -> bool:
-        """Note what comes of a move, and give its answer."""
+        """Keep the result of a move, and return its answer."""
         self._after[key] = moved.trigger
         if moved.counted is not None:
             self._count(moved.counted)
@@ -66,7 +66,10 @@ class TriggerRows:
                 self._statuses[task_type, "pending"] -= 1
 
     def write(self) -> None:
-        """Write the changed triggers and the statistics of their types, and wake the clocks if it is news."""
+        """Write the changed triggers and the statistics of their types.
+
+        Wake the trigger clocks if a change concerns them (`is_news`).
+        """
         moved: list[Trigger] = []
         quiet: list[Trigger] = []
         for key, after in self._after.items():
@@ -102,7 +105,7 @@ class TriggerRows:
 
 
 def write_runs(step: Step, runs: Sequence[Run]) -> None:
-    """Write into the triggers what has become of the messages of their runs."""
+    """Update triggers after the messages of their runs have ended or wait again."""
     keys = [(run.task_type, run.user_key) for run in runs]
     triggers = TriggerRows(step, keys)
     for key, run in zip(keys, runs, strict=True):
@@ -111,7 +114,7 @@ def write_runs(step: Step, runs: Sequence[Run]) -> None:
 
 
 def _times(trigger: Trigger) -> tuple[object, ...]:
-    """All that `write_quietly` does not write."""
+    """The fields that `write_quietly` does not write for a known trigger."""
     return (
         trigger.created_at,
         trigger.scheduled_at,

@@ -30,7 +30,7 @@ SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = exclu
     previous_run_epoch = excluded.previous_run_epoch
 
 -- name: write_quietly
--- The same for triggers whose times stay as they are, as with most activity: no index is written.
+-- Like `write_triggers`, for triggers whose times stay as they are, as with most activity. No index is written.
 INSERT INTO trigger_tasks (
   task_type, user_key, user_id, device_id, agent_id, interval_ms, ttl_ms, created_at_epoch, last_activity_epoch,
   touched, retry_count
@@ -47,7 +47,7 @@ SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = exclu
 DELETE FROM trigger_tasks WHERE task_type = ? AND user_key = ?
 
 -- name: forget_triggers
--- The answer: their types, and whether they are counted as pending because they never ran.
+-- Returns the type of each trigger, and whether it is counted as pending because it never ran.
 DELETE FROM trigger_tasks
 WHERE (task_type, user_key) IN (
   SELECT task_type, user_key FROM trigger_tasks INDEXED BY idx_trigger_tasks_expiry
@@ -58,7 +58,7 @@ WHERE (task_type, user_key) IN (
 RETURNING task_type, ended IS NULL
 
 -- name: add_statistics
--- What one step adds to the statistics of a type.
+-- Adds the changes of one step to the statistics of a type.
 UPDATE trigger_types
 SET pending = pending + :pending, running = running + :running, runs = runs + :runs, failures = failures + :failures,
     skipped = skipped + :skipped, duration_ms = duration_ms + :duration_ms, lateness_ms = lateness_ms + :lateness_ms,

@@ -1,4 +1,4 @@
-"""Triggers in an SQLite file. Each move is a step of the queue's writer: message and trigger always agree."""
+"""Triggers in an SQLite file. Each move is a step of the queue, so messages and triggers always agree."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         """Runs a job as one step of the queue."""
 
         def __call__(self, job: Callable[[Step], T]) -> Awaitable[T]:
-            """Answer when it is committed."""
+            """Run `job` in the next write transaction; return its answer after the commit."""
             ...
 
 
@@ -120,7 +120,7 @@ class SqliteTriggers:
         return await self._written(lambda step: _control(step, command))
 
     async def _rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
-        """Read by one statement, which sees the file as it is at one moment."""
+        """Run one reading statement, which sees the file as it is at one moment."""
 
         def job(connection: apsw.Connection) -> list[tuple[Any, ...]]:
             return connection.execute(SQL[statement], bindings).fetchall()
@@ -184,7 +184,10 @@ def _fire(step: Step, firings: Sequence[Firing]) -> list[bool]:
 
 
 def _submit(step: Step, messages: Sequence[Message]) -> None:
-    """Submit the messages of runs, whatever the limits say."""
+    """Submit the messages of runs, without checking limits.
+
+    If the queue has had a message before, its run may have ended already (`known_run`).
+    """
     answers = insert(step, messages)
     known = {m.key: m for m, answer in zip(messages, answers, strict=True) if answer.status != "accepted"}
     if not known:

@@ -2,7 +2,7 @@
 SELECT name, fields, enabled, version, switched FROM trigger_types ORDER BY name
 
 -- name: write_type
--- A newer configuration forgets what a person has switched. The statistics stay.
+-- A newer configuration resets what a person has switched. The statistics stay.
 INSERT INTO trigger_types (name, fields, enabled, version) VALUES (:name, :fields, :enabled, :version)
 ON CONFLICT (name) DO UPDATE
 SET fields = excluded.fields, enabled = excluded.enabled, version = excluded.version, switched = NULL
@@ -11,8 +11,8 @@ SET fields = excluded.fields, enabled = excluded.enabled, version = excluded.ver
 UPDATE trigger_types SET switched = :enabled WHERE name = :name RETURNING 1
 
 -- name: due_triggers
--- The triggers that are due, the longest due first; and the next due time after that. Types come as
--- [[name, [types it depends on]], …]. A trigger is left out while `is_blocked` of `trigger_state.py` holds.
+-- The due triggers, the longest overdue first, and the next due time after now. `types` is
+-- [[name, [types it depends on]], …]. A trigger is left out while `is_blocked` of `trigger_state.py` is true of it.
 SELECT (
     SELECT json_group_array(json_array(
       task_type, user_key, user_id, device_id, agent_id, scheduled_at_epoch,

@@ -1,4 +1,4 @@
-"""Looking at the queue on SQLite, beside the writer."""
+"""Views of the queue on SQLite. Reads do not wait for the writer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READS = {name: SQL[name].replace(":filter", SQL["filter"]) for name in ("item", 
 
 COUNTS = ("waiting", "in_progress", "completed", "failed", "cancelled", "completed_ever", "failed_ever")
 LOOK_AT, COMPARE = 1000, 100
-"""How many rows are looked at to find the oldest, and how many that could run are compared."""
+"""To find the oldest message: how many rows are read, and how many eligible ones are compared."""
 
 
 class SqliteViews:

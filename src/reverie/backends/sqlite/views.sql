@@ -19,7 +19,7 @@ rowid > :after AND (:label IS NULL OR message_type = :label)
 AND (NOT :dead OR (+status = 'failed' AND error_message IS NOT 'cancelled'))
 
 -- name: labels
--- A process of an earlier version may have moved something without counting it.
+-- Counts can be negative, because a process of an earlier version moves messages without counting them.
 SELECT label, max(0, waiting), max(0, in_progress), max(0, completed), max(0, failed), max(0, cancelled),
   completed_ever, failed_ever
 FROM label_counts
@@ -36,8 +36,8 @@ SELECT user_id, project_id, message_type, depth - running, running FROM lanes
 WHERE user_id = :user_id AND depth > 0 ORDER BY project_id, message_type
 
 -- name: oldest_waiting
--- Rows come in the order of their submission. Most of those that could run are among the first; where very many are
--- put off, only so many are looked at.
+-- Rows come in the order of their submission, so the oldest eligible messages are usually among the first. At most
+-- `look_at` rows are read, because very many messages may wait for a later time.
 SELECT min(updated_at_epoch) FROM (
   SELECT m.updated_at_epoch FROM (
     SELECT lane, place, updated_at_epoch FROM pending_messages INDEXED BY idx_pending_messages_status
@@ -48,7 +48,7 @@ SELECT min(updated_at_epoch) FROM (
 )
 
 -- name: first_in_turn
--- Since when the first message waits of the lane that comes next; the oldest of all labels.
+-- Since when the first message of the next lane in turn has waited; the earliest of all labels.
 SELECT min((
   SELECT m.updated_at_epoch FROM pending_messages AS m
   WHERE m.status = 'pending' AND m.place IS NOT NULL AND m.lane = (

@@ -1,4 +1,4 @@
-"""Memory in an SQLite file, its own or the queue's."""
+"""The memory store in an SQLite file, which may be the file of the queue."""
 
 from reverie.memory.sqlite.store import SqliteMemoryStore
 

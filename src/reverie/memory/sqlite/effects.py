@@ -1,7 +1,7 @@
 """Writing effects into the tables of memory, inside the transaction that settles their message.
 
-`WRITERS` is the one table of effect kind → writer. What can be done before the transaction, such as splitting
-texts into words, is done by `prepare_words`, off the thread that writes.
+`WRITERS` is the one table of effect kind → writer. `prepare_words` splits texts into words before the
+transaction, off the thread that writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SQL = load_queries(__package__ or "", "effects.sql")
 
 
 def prepare_words(effects: Iterable[Effect]) -> dict[str, str]:
-    """The index words of every new text, by text."""
+    """New text → its index words."""
     texts = [effect.text for effect in effects if isinstance(effect, Remember | Revise)]
     return {text: index_words(text) for text in texts if isinstance(text, str)}
 
@@ -44,7 +44,7 @@ def apply_effects(
     """Write the effects of one message, inside the transaction that the connection is in.
 
     `VersionConflictError` if an item has another version than the handler has read; ValueError if an effect
-    cannot be written. Who calls this takes back what was written until then.
+    cannot be written. After an error, the caller must roll back what was written so far.
     """
     step = EffectStep(connection, message, prepared or {}, now)
     for effect in effects:
@@ -63,14 +63,14 @@ class EffectStep:
         self.tenant = {"user_id": message.user_id, "project_id": message.mem_cube_id}
         self.now = now
         self._changed: set[str] = set()
-        """Items that this message has changed already: their version is its own."""
+        """Items that this message has already changed: their new version is no conflict."""
 
     def rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
         """Run one statement for an item of the message's tenant."""
         return self._connection.execute(SQL[statement], self.tenant | {"now": self.now} | bindings).fetchall()
 
     def check_version(self, memory_id: str, version: int) -> int:
-        """The number of an item's row, if the item has the version that the handler has read."""
+        """The row number of an item; `VersionConflictError` if its version is not the one that was read."""
         rows = self.rows("version_of", id=memory_id)
         found = rows[0][1] if rows else None
         if found is None or (found != version and memory_id not in self._changed):
@@ -80,12 +80,12 @@ class EffectStep:
         return seq
 
     def index(self, seq: int, text: str) -> None:
-        """Let an item be found by the words of this text."""
+        """Index an item by the words of a text."""
         words = self._prepared.get(text)
         self.rows("insert_words", seq=seq, words=index_words(text) if words is None else words)
 
     def check_known(self, *memory_ids: str) -> None:
-        """Refuse an effect that names an item which does not exist."""
+        """Refuse an effect that names an item which the tenant does not have."""
         wanted = set(memory_ids)
         if self.rows("count_items", ids=to_json(list(wanted)))[0][0] != len(wanted):
             raise ValueError(f"there is no memory {' or '.join(map(repr, memory_ids))} of this tenant")
@@ -113,7 +113,7 @@ def remember(step: EffectStep, effect: Remember) -> None:
 
 
 def revise(step: EffectStep, effect: Revise) -> None:
-    """Change what is given of an item; a new text is indexed in place of the old one."""
+    """Change the given fields of an item; a new text is indexed in place of the old one."""
     seq = step.check_version(effect.memory_id, effect.version)
     step.rows(
         "revise",
@@ -173,7 +173,7 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
     Link: link,
     Delete: delete,
 }
-"""How each kind of effect is written. A later kind of effect adds an entry."""
+"""Effect kind → its writer. A new kind of effect adds an entry."""
 
 
 def to_json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Mending the memories of a salvaged file: their text index is made anew."""
+"""Mending the memories of a salvaged file: their text index is rebuilt."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ ITEM_COLUMNS = (
     "i.id, i.user_id, i.project_id, i.text, i.kind, i.tier, i.server_session_id, i.tags, i.info, i.sources, "
     "i.created_at_epoch, i.updated_at_epoch, i.version, i.superseded_by, i.access_count, i.accessed_at_epoch"
 )
-"""What `_item` reads, in this order; statements name it `item_columns`."""
+"""The columns that `_item` reads, in this order; statements name them `item_columns`."""
 SQL = {
     name: text.replace("item_columns", ITEM_COLUMNS)
     for name, text in load_queries(__package__ or "", "store.sql").items()
 }
 PREPARERS = 2
-"""Threads that prepare effects."""
+"""How many threads prepare effects."""
 
 
 class SqliteMemoryStore:

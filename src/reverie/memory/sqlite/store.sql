@@ -1,6 +1,6 @@
 -- name: enter_inbox
--- The first to come decides, with two exceptions: another message under the same id, and a message that was
--- closed by a worker which had lost it, or before a person sent it back.
+-- The first row for a message wins. It is replaced only by another message under the same id, or if it was closed by a
+-- worker that had lost the message, or before a person requeued the message.
 INSERT INTO inbox (user_id, item_id, fingerprint, closed, losses, requeues, follow_ups, applied_at_epoch)
 VALUES (:user_id, :item_id, :fingerprint, :closed, :losses, :requeues, :follow_ups, :now)
 ON CONFLICT (user_id, item_id) DO UPDATE
