@@ -30,9 +30,6 @@ __all__ = [
 ]
 
 
-OF_MEMORY = "memory:"
-"""The prefix of memos whose step has read memory: a run after a conflict must not build on them."""
-
 
 class Status(StrEnum):
     """How a message stands. The last three are ends."""
@@ -133,7 +130,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     levels: dict[int, LevelRoom] = {}
     """With `slots`: how they are shared among the levels."""
     enough: int | None = None
-    """So many messages fill one of the wants: then there is surely more, and nobody need look."""
+    """A claim that brings this many messages has filled one of the wants: more of them may wait."""
     stands: bool = False
     """Whether the request stands while the worker waits, if there is no work now: see `Queue.wait`."""
 
