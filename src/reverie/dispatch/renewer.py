@@ -63,7 +63,8 @@ class Renewer:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()
-            thread.join(min(grace_s, LAST_WAIT_S))  # short; the thread pool may be closed by now
+            # The join blocks the loop shortly, because the loop's thread pool may be closed by now.
+            thread.join(min(grace_s, LAST_WAIT_S))
 
     @property
     def has_claims(self) -> bool:
