@@ -68,7 +68,7 @@ class Slots:
         )
 
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
-        """The want of each label: first those with the fewest running calls, then those served longest ago."""
+        """The want of each label, ordered by the fewest running calls, then by the longest time unserved."""
         orchestrator, paused = self._registry.orchestrator, self._pauses.labels
         served = [(self._active[h.label], self._last_served[h.label], n, h) for n, h in enumerate(handlers)]
         wants = {}

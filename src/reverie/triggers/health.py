@@ -61,7 +61,7 @@ class TriggerWatch:
 
 
 class _Before:
-    """What was known of a type at the last look."""
+    """The statistics of a type at the last look."""
 
     def __init__(self, seen: TypeStatistics) -> None:
         """If every run of a type so far has failed, all of them count as failures in a row."""

@@ -79,7 +79,7 @@ def _run_id(trigger: DueTrigger, due: int) -> str:
 
 
 def jitter_ms(settings: TaskSettings, user_key: str, due: int) -> int:
-    """By how many milliseconds a due time is later: as if by chance, but the same in all processes."""
+    """Milliseconds to add to a due time: seemingly random, but the same in all processes."""
     if not settings.jitter:
         return 0
     digest = hashlib.blake2b(f"{user_key}:{due}".encode(), digest_size=8).digest()
