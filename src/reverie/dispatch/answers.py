@@ -1,4 +1,4 @@
-"""Reading what a handler answered or raised as outcomes."""
+"""Turn the answer of a handler, or the error it raised, into outcomes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["OUTCOMES", "TIMED_OUT", "Failed", "concerns_all", "read_answer", "read_batch_answer"]
 
 OUTCOMES = (Done, Retry, Snooze, Cancel, Bury)
-"""What a handler may answer, beside None."""
+"""The outcomes that a handler may answer. It may also answer None."""
 LONGEST_ERROR = 8000
-"""Characters of a traceback that are kept; of a longer one the end, where the cause stands."""
+"""The most characters of a traceback that are kept: its end, because the cause is there."""
 
 
 DEFAULT_BUDGET_S = 3600.0
-"""How long a lane waits whose tenant has spent its budget, if nobody says until when."""
+"""How long a message waits after its budget is spent, if the error does not say how long."""
 TIMED_OUT = Failure(kind=FailureKind.TRANSIENT, cause="timeout")
 OF_THE_CREDENTIAL = {FailureKind.RATE_LIMITED, FailureKind.QUOTA, FailureKind.CREDENTIALS}
 
 
 class Failed(Retry):
-    """A run that failed, and why: what `Retry` means for it depends on the class of the failure."""
+    """A failed run and its failure, whose class decides when the message runs again."""
 
     def __init__(self, failure: Failure, reason: str) -> None:
         super().__init__(after=None, reason=reason)
@@ -56,14 +56,14 @@ def read_answer(answer: Any) -> Outcome:
 
 
 def concerns_all(error: BaseException, *, one_credential: bool) -> bool:
-    """Whether what a batch handler raised holds for each of its messages: running them singly is no use."""
+    """Whether the error of a batch handler concerns all its messages: then running them singly is no use."""
     if isinstance(error, OUTCOMES):
         return True
     return one_credential and classify(error).kind in OF_THE_CREDENTIAL
 
 
 def read_batch_answer(messages: Sequence[Message], answer: Any) -> list[Outcome]:
-    """The outcomes of a batch, from `{message.key: outcome}`; one that is missing is a failed run."""
+    """The outcomes of a batch, from `{message.key: outcome}`; a message without an entry is a failed run."""
     if isinstance(answer, dict):
         missing = _bug("answer", "the batch handler's answer has no entry for this message")
         return [read_answer(answer[m.key]) if m.key in answer else missing for m in messages]

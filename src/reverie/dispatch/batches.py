@@ -1,7 +1,7 @@
-"""Forming batches: what a worker may claim next, and which claims run together.
+"""Form batches: how many messages a worker may claim next, and which claims run together.
 
-A slot is room for one running call. A quick handler would spend its time on the way to the queue and back, so
-a slot takes as many messages as it works off in a short slice of time, judged by how long the last took.
+A slot is room for one running call. A slot takes as many messages as its handler finishes in a short slice of
+time, judged by its last batches, because a quick handler would otherwise mostly wait for the queue.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["SLICE_S", "Pace", "form_batches", "want_of"]
 
 SLICE_S = 0.02
-"""A slot of a plain handler takes about as much work as this; a batch that turns out longer is cut off."""
+"""Seconds of work that a slot of a plain handler takes; a batch that takes much longer is cut off."""
 MOST_PER_SLOT = 256
 """The most messages that a slot of a plain handler takes."""
 MOST_TOGETHER = 512
-"""One claim asks for at most this many messages of a label: while they run, the next are claimed."""
+"""The most messages of a label that one request asks for; the next are claimed while these run."""
 WORTH_S = 0.01
-"""Less work than this is not spread over more slots: to wake another thread for it would take longer."""
+"""Seconds of work that are worth another slot: waking a thread for less would take longer."""
 SMOOTHING = 0.3
-"""How much the last batch counts against those before it."""
+"""The weight of the last batch against those before it, between 0 and 1."""
 
 
 class Pace:
@@ -41,37 +41,37 @@ class Pace:
         self._seconds: float | None = None
 
     def observe(self, messages: int, seconds: float) -> None:
-        """A batch of so many messages took so long."""
+        """Learn from a batch: it had this many messages and took this many seconds."""
         latest = seconds / messages
         self._seconds = (
             latest if self._seconds is None else self._seconds + SMOOTHING * (latest - self._seconds)
         )
 
     def fit(self, seconds: float) -> int:
-        """How many messages the handler works off in so many seconds; one as long as nothing is known."""
+        """How many messages the handler finishes in this many seconds; 1 before its first batch."""
         return 1 if self._seconds is None else max(1, int(seconds / max(self._seconds, 1e-9)))
 
 
 def want_of(
     handler: Handler, free: int, pace: Pace, *, quantum: int, min_idle_ms: int, level: int = 3
 ) -> Want:
-    """What `free` slots of a handler have room for."""
+    """The messages that `free` slots of a handler have room for."""
     per_slot = handler.batch if handler.is_batch else min(MOST_PER_SLOT, pace.fit(SLICE_S))
     min_idle_ms = max(0, int(min_idle_ms))
     return Want(
         slots=max(1, min(free, MOST_TOGETHER // per_slot)),
         per_slot=per_slot,
         quantum=min(quantum, per_slot),
-        ordered=handler.ordered or min_idle_ms > 0,  # a lane that must rest between runs has one at a time
+        ordered=handler.ordered or min_idle_ms > 0,  # a lane with rests runs one at a time
         min_idle_ms=min_idle_ms,
         level=level,
     )
 
 
 def form_batches(handler: Handler, claims: Sequence[Claim], free: int, pace: Pace) -> list[list[Claim]]:
-    """Split the claims of one label over `free` slots; an ordered lane never stands in two batches.
+    """Split the claims of one label over `free` slots; an ordered lane is never in two batches.
 
-    What was lost before runs alone, so that it takes no other along if it is lost again.
+    A message with losses runs alone, because a process that it kills would lose the other messages too.
     """
     if len(claims) == 1:
         return [list(claims)]
@@ -100,7 +100,7 @@ def _split(handler: Handler, claims: Sequence[Claim], bins: int) -> list[list[Cl
 
 
 def _deal(lanes: list[list[Claim]], bins: int) -> list[list[Claim]]:
-    """Deal lanes out to so many batches, each to the one that has least."""
+    """Deal lanes out to at most `bins` batches, the longest lane first, each to the smallest batch."""
     batches: list[tuple[int, int, list[Claim]]] = [(0, n, []) for n in range(min(bins, len(lanes)))]
     for lane in sorted(lanes, key=len, reverse=True):
         count, index, batch = heapq.heappop(batches)

@@ -1,9 +1,9 @@
-"""The breaker around every run: a label is paused for a credential that is refused, tried, and resumed.
+"""The breaker around every run: it pauses a label whose credential is refused, and resumes it after a probe.
 
-As long as nothing is refused it costs nothing: no worker asks another. The first run that fails for its
-credential is reported to what all workers share, which says how long to pause. When the pause is over, one
-message of one worker tries; when it gets through, all go on. Messages that meet a pause are handed back, and
-no attempt is used.
+The breaker costs nothing while no credential is refused: workers do not ask the shared state. The first run
+that fails for its credential is reported to the shared state, which answers how long to pause. After the
+pause, one message of one worker tries the credential; if it is accepted, all workers go on. Messages that
+meet a pause are handed back, and no attempt is used.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ log = get_logger(__name__)
 
 REFUSED = {FailureKind.QUOTA, FailureKind.CREDENTIALS}
 PROBE_MARGIN_MS = 30_000
-"""A probe is given up so long after its handler's time-out: its worker is dead."""
+"""A probe is given up this long after its handler's time-out, because its worker must be dead."""
 
 
 class _Probe(NamedTuple):
-    """One message that tries whether its credential is accepted again."""
+    """A message that tests whether its credential is accepted again."""
 
     credential: str
     permit: str
 
 
 def rules_of(settings: WorkerSettings) -> Rules:
-    """How labels are paused, by the worker's settings."""
+    """The breaker's rules, from the worker's settings."""
     pause_ms, longest_ms = round(settings.pause_s * 1000), round(settings.max_pause_s * 1000)
     return Rules(
         limiter=None, breaker=BreakerRules(pause_ms=pause_ms, max_pause_ms=max(pause_ms, longest_ms))
@@ -56,12 +56,12 @@ def rules_of(settings: WorkerSettings) -> Rules:
 
 
 def breaker_key(label: str, credential: str) -> str:
-    """The name under which workers share what they know of a credential of a label."""
+    """The key of the shared state of a credential of a label."""
     return f"breaker:{quote(label, safe='')}:{quote(credential, safe='')}"
 
 
 class Breaker:
-    """Runs around the batches of a worker: `run` where a label has pauses, `heed` after runs that failed."""
+    """Watches the batches of a worker: `run` for labels that have pauses, `heed` after runs that failed."""
 
     def __init__(self, shared: SharedState, pauses: Pauses, rules: Rules) -> None:
         self._shared = shared
@@ -69,7 +69,7 @@ class Breaker:
         self._rules = rules
 
     async def run(self, batch: Batch, proceed: Proceed) -> Outcomes:
-        """Run what no pause holds back."""
+        """Run the messages that no pause holds back."""
         held, probes = await self._sift(batch)
         running = [index for index in range(len(batch.claims)) if index not in held]
         part = replace(batch, claims=[batch.claims[index] for index in running])
@@ -83,7 +83,7 @@ class Breaker:
         return [answers[index] for index in range(len(batch.claims))]
 
     async def _sift(self, batch: Batch) -> tuple[dict[int, Outcome | None], dict[Key, _Probe]]:
-        """Which messages are held back, by index, and which are probes."""
+        """The outcomes of the messages that are held back, by index, and the probes."""
         held: dict[int, Outcome | None] = {}
         probes: dict[Key, _Probe] = {}
         stopped: set[Lane] = set()
@@ -105,12 +105,12 @@ class Breaker:
     async def _try(
         self, handler: Handler, message: Message, credential: str, probes: dict[Key, _Probe]
     ) -> int | None:
-        """The pause is over: may this message try? None if it may run, else milliseconds still to wait."""
+        """Ask whether a message may run after a pause: None if it may, else the milliseconds to wait."""
         lease_ms = round(handler.timeout_s * 1000) + PROBE_MARGIN_MS
         key = breaker_key(handler.label, credential)
         grant = await self._answer(self._shared.acquire(key, 1, lease_ms, self._rules))
         if grant.is_probe:
-            self._pauses.pause(handler, credential, self._rules.look_again_ms)  # for all others
+            self._pauses.pause(handler, credential, self._rules.look_again_ms)  # for the other messages
             probes[message.key] = _Probe(credential, grant.permit)
             return None
         if grant.granted:
@@ -122,7 +122,7 @@ class Breaker:
     async def heed(
         self, batch: Batch, outcomes: Outcomes, probes: dict[Key, _Probe] | None = None
     ) -> Outcomes:
-        """Report what the outcomes say of credentials; those that were refused become a wait."""
+        """Report what the outcomes say about credentials; turn refusals into snoozes."""
         probes = probes or {}
         waits: dict[str, int] = {}
         heeded = list(outcomes)
@@ -141,7 +141,7 @@ class Breaker:
         return heeded
 
     async def _refused(self, handler: Handler, credential: str, outcome: Failed, probe: _Probe | None) -> int:
-        """Pause a label for a credential; answer for how many milliseconds."""
+        """Pause a label for a refused credential; the answer is the pause in milliseconds."""
         after_s = outcome.failure.retry_after_s
         signal = Signal(SignalKind.QUOTA, None if after_s is None else round(after_s * 1000))
         wait_ms = (
@@ -159,7 +159,7 @@ class Breaker:
         return wait_ms
 
     async def _tried(self, handler: Handler, probe: _Probe, outcome: Outcome | None) -> None:
-        """A probe came back without being refused for its credential."""
+        """Report a probe whose credential was not refused."""
         kind = _verdict(outcome)
         grant = await self._report(handler.label, probe.credential, probe.permit, Signal(kind))
         if kind is SignalKind.SUCCESS:
@@ -177,7 +177,7 @@ class Breaker:
         )
 
     async def _answer(self, asked: Awaitable[Grant]) -> Grant:
-        """What is shared, or (nobody answers) a pause of our own."""
+        """The answer of the shared state; if it does not answer, a pause of this worker's own."""
         try:
             return await asked
         except ReverieError as error:
@@ -186,14 +186,14 @@ class Breaker:
 
 
 def _verdict(outcome: Outcome | None) -> SignalKind:
-    """What an outcome that is not about the credential says of it."""
+    """What an outcome other than a refusal says about the credential."""
     if outcome is None:
-        return SignalKind.RELEASE  # it was not run
+        return SignalKind.RELEASE  # the message was not run
     if isinstance(outcome, Failed):
         if outcome.failure.kind is FailureKind.TRANSIENT:
             return SignalKind.FAILURE
         if outcome.failure.kind is FailureKind.BUG:
-            return SignalKind.RELEASE  # it may never have got as far as using the credential
+            return SignalKind.RELEASE  # the handler may have failed before it used the credential
     return SignalKind.SUCCESS
 
 
@@ -203,6 +203,6 @@ def _credential(handler: Handler, message: Message) -> str:
         return handler.credential
     try:
         return str(handler.credential(message))
-    except Exception as error:  # noqa: BLE001  whatever is wrong with it, the message still has to run
+    except Exception as error:  # noqa: BLE001  the message has to run all the same
         log.warning("credential.unknown", label=handler.label, item_id=message.item_id, error=repr(error))
         return handler.label

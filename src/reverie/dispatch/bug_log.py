@@ -1,4 +1,4 @@
-"""Alerts about bugs: loud, but not more often than someone can read."""
+"""Alerts about bugs in handlers, logged no more often than someone can read them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["BugAlerts"]
 log = get_logger(__name__)
 
 MOST_KINDS = 1000
-"""Kinds of bugs that are told apart at a time."""
+"""The most kinds of bugs (label and cause) that are remembered at a time."""
 
 
 class BugAlerts:
-    """Logs `handler.bug` once for each label and cause in a while, with how many came in between."""
+    """Logs `handler.bug` at most every `every_s` seconds for each label and cause, and counts the rest."""
 
     def __init__(self, clock: Clock, every_s: float = 60.0) -> None:
         self._clock = clock
         self._every_ms = round(every_s * 1000)
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
-        """When a kind was last logged, and how often it came since."""
+        """(label, cause) → (when it was last logged, how often it has occurred since)."""
 
     def __call__(self, label: str, cause: str, reason: str) -> None:
-        """A handler of `label` failed because of `cause`."""
+        """Log or count a failure of a handler of `label`, because of `cause`."""
         now = self._clock.now()
         at, since = self._last.get((label, cause), (None, 0))
         if at is not None and now - at < self._every_ms:

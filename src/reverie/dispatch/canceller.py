@@ -1,4 +1,4 @@
-"""The canceller: hears at once that running work is to be cancelled, not only with the next renewal."""
+"""The canceller: learns of cancel requests for running messages at once, not only at the next renewal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Canceller"]
 
 
 class Canceller(LoopService):
-    """Lets the renewer ask for cancel requests when there are some."""
+    """Lets the renewer ask for cancel requests as soon as the queue announces some."""
 
     name = "canceller"
 

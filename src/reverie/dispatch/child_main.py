@@ -1,7 +1,7 @@
-"""The other side of `processes.py`: what runs in a process that calls handlers.
+"""The program of a process that calls handlers, started by `processes.py`.
 
-The rules of a batch are those of every other place (`local_executor.Call`); this only reports each step, so
-that the worker knows which message was being run if this process dies.
+A batch follows the same rules as in every other place (`local_executor.Call`). This program only reports each
+step: if the process dies, the worker knows which message was running.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ChildLine:
         self._connection = connection
         self._unread = bytearray()
         self._reading = threading.Lock()
-        """Held by whoever reads; a handler may ask from several threads."""
+        """Held by the thread that reads, because a handler may ask from several threads."""
         self._writing = threading.Lock()
         self._numbers = itertools.count(1)
         self._cancelled: set[Key] = set()
@@ -73,7 +73,7 @@ class ChildLine:
             self._connection.sendall(frame(value))
 
     def tasks(self) -> Iterator[Task]:
-        """Tasks, one after the other, until the worker closes the connection."""
+        """Yield tasks, one after the other, until the worker closes the connection."""
         while (order := self._read(wait=True)) is not None:
             if isinstance(order, Task):
                 self._cancelled.clear()
@@ -103,7 +103,7 @@ class ChildLine:
         return msgspec.json.decode(order.value, type=request.answer)
 
     def is_cancelled(self, key: Key) -> bool:
-        """See `Line.is_cancelled`. Hears what the worker has sent meanwhile."""
+        """See `Line.is_cancelled`. Reads the orders that the worker has sent meanwhile."""
         if self._reading.acquire(blocking=False):
             try:
                 while (order := self._read(wait=False)) is not None:
@@ -117,7 +117,7 @@ class ChildLine:
             self._cancelled.update(order.keys)
 
     def _read(self, *, wait: bool) -> Order | None:
-        """The next order; None if there is none yet (without `wait`), or the worker has gone."""
+        """The next order; None if the worker has gone, or without `wait`, if there is no order yet."""
         while True:
             if len(self._unread) >= HEADER.size:
                 size = HEADER.size + HEADER.unpack_from(self._unread)[0]
@@ -135,7 +135,7 @@ class ChildLine:
 
 
 class _ReportingCall(Call):
-    """A batch that tells the worker of each step before and after it is taken."""
+    """A batch that reports to the worker before and after each call of the handler."""
 
     def __init__(self, batch: Batch, context: Context, line: ChildLine) -> None:
         super().__init__(batch, context, context.timeout_s, None)
@@ -161,12 +161,12 @@ def main() -> None:
     for task in line.tasks():
         line.report(Taken())
         _run(task, line)
-        sys.stdout.flush()  # it may be killed before it has a chance to
+        sys.stdout.flush()  # a process that is killed later does not flush
         line.report(Ended())
 
 
 def _leave_stopping_to_the_worker() -> None:
-    """Do not end at a signal that goes to all processes at once; what a handler forks does so as usual."""
+    """Ignore the stop signals that go to all processes at once; a process that a handler forks obeys them."""
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         signal.signal(number, lambda *_: None)
         os.register_at_fork(after_in_child=partial(signal.signal, number, usual))
@@ -187,7 +187,7 @@ def _run(task: Task, line: ChildLine) -> None:
 def _function(import_path: str) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] = resolve_name(import_path)
-    except BaseException as error:  # noqa: BLE001  the answer of every call
+    except BaseException as error:  # noqa: BLE001  raised again at every call of the handler
         return _failing(error)
     return function
 

@@ -1,8 +1,8 @@
-"""A Python process of our own: started, waited for, ended, and never left behind.
+"""Child processes that run Python: start them, wait for them, end them, and never leave one behind.
 
-The child is a fresh interpreter with the parent's `sys.path`. It gets a session of its own, so that a Ctrl-C
-in the terminal reaches only the parent, and the end of a pipe, its lifeline, which closes when the parent is
-gone, however it went.
+The child is a fresh interpreter with the parent's `sys.path`. It has a session of its own, because a Ctrl-C
+in the terminal must reach only the parent. It also has one end of a pipe, its lifeline, which closes when the
+parent ends, no matter how.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         leaves_nothing: bool = False,
     ) -> None:
-        """Start it, on the running event loop; OSError if there is no room for it.
+        """Start the process, on the running event loop; OSError if it cannot be started.
 
         `descriptors` stay open in it. With `leaves_nothing`, processes that it started end with it.
         """
@@ -66,23 +66,23 @@ class ChildProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be gone."""
+        """Whether the process is known to have ended."""
         return self._ended.done()
 
     async def wait(self) -> int:
-        """Wait for its end: the exit code, or the negative number of the signal that killed it."""
+        """Wait until the process ends: its exit code, or the negative number of the signal that killed it."""
         return await asyncio.shield(self._ended)
 
     def terminate(self) -> None:
-        """Ask it to stop."""
-        self._process.send_signal(signal.SIGTERM)  # does nothing once it was reaped
+        """Ask the process to stop."""
+        self._process.send_signal(signal.SIGTERM)  # does nothing after the process was reaped
 
     def hang_up(self) -> None:
-        """Ask it to read its settings anew."""
+        """Ask the process to read its settings again."""
         self._process.send_signal(signal.SIGHUP)
 
     def kill_now(self) -> None:
-        """End it, and what it has started in its session; `wait` says when it is gone."""
+        """Kill the process and everything it started in its session; `wait` returns when it has ended."""
         with self._lock:
             if not self._reaped:
                 self._kill_session()
@@ -92,8 +92,8 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        if hasattr(os, "waitid"):  # leaves it as it is, so that its number cannot mean another process yet
-            with suppress(ChildProcessError):  # this program lets the system fetch its children
+        if hasattr(os, "waitid"):  # does not reap: the pid cannot belong to another process yet
+            with suppress(ChildProcessError):  # this program ignores SIGCHLD: the system reaps
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             if self._leaves_nothing:
                 self._kill_session()
@@ -102,7 +102,7 @@ class ChildProcess:
         with self._lock:
             code, self._reaped = self._process.wait(), True
         os.close(self._lifeline)
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._set_ended, code)
 
     def _set_ended(self, code: int) -> None:
@@ -111,12 +111,12 @@ class ChildProcess:
 
 
 def python_command(module: str, arguments: Sequence[str]) -> list[str]:
-    """The command that runs `main()` of a module in a fresh interpreter that finds what this one finds."""
+    """The command that runs `main()` of a module in a fresh interpreter with the same import path."""
     return [sys.executable, "-c", BOOTSTRAP.format(module=module), json.dumps(sys.path), *arguments]
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -126,12 +126,12 @@ def describe_exit(code: int) -> str:
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Let this process be killed as soon as its parent is gone, whatever it is doing."""
-    if sys.platform == "linux":  # also while a handler holds the interpreter's lock
+    """Have this process killed as soon as its parent has ended, whatever it is doing."""
+    if sys.platform == "linux":  # works even while a handler holds the interpreter's lock
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_watch, args=(lifeline,), name="reverie-lifeline", daemon=True).start()
 
 
 def _watch(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written: it returns when the other end is closed
+    os.read(lifeline, 1)  # nothing is ever written: the read returns when the other end is closed
     os.killpg(0, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""What travels between a worker and the processes that run its handlers: plain values, as JSON in frames.
+"""The protocol between a worker and the processes that run its handlers: plain values, as JSON in frames.
 
-The worker sends tasks, replies and news of cancellations. A process reports each step of its task, and asks
-for what its handler wants of the worker.
+The worker sends tasks, replies and cancel requests. A process reports each step of its task, and passes on
+the requests of its handler.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 HEADER = struct.Struct(">I")
-"""Before each frame: how many bytes it has."""
+"""The header of each frame: the number of bytes that follow."""
 
 
 FOREVER_S = 1e12
@@ -62,10 +62,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
-    """The worker's answer to what a handler has asked."""
+    """The worker's answer to a request of a handler."""
 
     number: int
-    """Of the request."""
+    """The number of the request."""
     value: msgspec.Raw = msgspec.Raw(b"null")
     failure: Failure | None = None
     """Why there is no answer."""
@@ -73,17 +73,17 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
-    """Someone wants these messages of the present task cancelled."""
+    """A request to cancel these messages of the present task."""
 
     keys: list[Key]
 
 
 Order = Task | Reply | Cancelled
-"""What the worker sends."""
+"""The frames that the worker sends."""
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An outcome, written down."""
+    """An outcome in a form that can be sent."""
 
     kind: Literal["done", "retry", "snooze", "cancel", "bury"]
     after: float | None = None
@@ -94,23 +94,23 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
-    """The process has read its task; what it does from now on is the task's doing."""
+    """The process has read its task. If it dies after this, the task is the cause."""
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """The handler is being called, with the messages at these places of the batch."""
+    """The handler is being called with the messages at these indexes of the batch."""
 
     indexes: list[int]
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    """The handler has answered."""
+    """The handler has answered: its answers, by index in the batch."""
 
     answers: dict[int, Answer]
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """The handler asks something of the worker, and waits for the reply."""
+    """The handler has sent a request to the worker, and waits for the reply."""
 
     number: int
     request: Request
@@ -121,34 +121,34 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 Report = Taken | Began | Answered | Asked | Ended
-"""What a process sends."""
+"""The frames that a process sends."""
 
 
 def frame(value: msgspec.Struct) -> bytes:
-    """A value as it goes over the wire."""
+    """Encode a value as one frame."""
     body = msgspec.json.encode(value)
     return HEADER.pack(len(body)) + body
 
 
 def handler_fields(handler: Handler) -> dict[str, Any]:
-    """What the other process must know of a handler beside its function."""
+    """The fields of a handler that the other process needs: all but its function."""
     names = [field.name for field in dataclasses.fields(handler)]
     known = {name: getattr(handler, name) for name in names if name != "function"}
-    return known | {"credential": handler.label}  # the worker looks after those
+    return known | {"credential": handler.label}  # credentials are the worker's business
 
 
 def pack(outcome: Outcome) -> Answer:
-    """Write an outcome down; one that cannot be is a failure of its handler."""
+    """Turn an outcome into an answer; if it cannot be encoded, its handler has failed."""
     try:
         answer = _answer(outcome)
         msgspec.json.decode(msgspec.json.encode(answer), type=Answer)
-    except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
+    except Exception as error:  # noqa: BLE001  a bad answer is its handler's failure
         return Answer("retry", reason=_text(f"bug: the handler's answer cannot be kept: {error!r}"))
     return answer
 
 
 def unpack(answer: Answer) -> Outcome:
-    """Read an outcome that was written down."""
+    """Turn an answer back into its outcome."""
     match answer.kind:
         case "done":
             return Done(effects=answer.effects, follow_ups=answer.follow_ups)
@@ -169,7 +169,7 @@ def _answer(outcome: Outcome) -> Answer:
         case Done():
             effects = tuple(outcome.effects)
             for effect in effects:
-                if not isinstance(effect, KINDS):  # a dictionary would pass for one
+                if not isinstance(effect, KINDS):  # a dictionary would be encoded like an effect
                     raise TypeError(f"{type(effect).__name__} is no effect")
             return Answer("done", effects=effects, follow_ups=tuple(outcome.follow_ups))
         case Failed():

@@ -1,8 +1,9 @@
-"""The class of a failure, read from what a handler raised.
+"""Classify a failure by the error that a handler raised.
 
-The provider's typed error decides: Reverie's own (`reverie.failures`), then an HTTP status and the provider's
-error code, then the type itself and what caused it. Providers are recognised by the shape of their errors, so
-none is imported. Words in a message count only where nothing else does, and never for Python's own errors.
+The type of the error decides: first Reverie's own errors (`reverie.failures`), then an HTTP status and the
+provider's error code, then the error's class and its causes. No provider's library is imported, because
+providers are recognised by the shape of their errors. Words in a message count only if nothing else decides,
+and never for Python's own errors.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["Failure", "classify"]
 LONGEST_RETRY_AFTER_S = 24 * 3600.0
 """A provider that asks for more than a day is asked again after a day."""
 DEEPEST_CAUSE = 10
-"""How many causes of an error, and how many errors of a group, are looked at."""
+"""The most causes of an error, and the most errors of a group, that are examined."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: FailureKind
     cause: str
-    """The type of the error, or what stands for it."""
+    """The class name of the error, or a word in its place."""
     retry_after_s: float | None = None
     credential: str | None = None
     """The credential that the error itself names."""
@@ -48,7 +49,7 @@ STATUS_KINDS = {
     402: FailureKind.QUOTA,
     429: FailureKind.RATE_LIMITED,
 }
-"""By HTTP status. Any 5xx is transient; any other 4xx means that we asked the wrong way: a bug."""
+"""HTTP status → class. Any 5xx is transient. Any other 4xx is a bug, because the request was wrong."""
 
 CODE_KINDS = {
     **dict.fromkeys(
@@ -66,10 +67,10 @@ CODE_KINDS = {
     **dict.fromkeys(("rate_limit_exceeded", "rate_limit_error"), FailureKind.RATE_LIMITED),
     **dict.fromkeys(("overloaded_error", "server_error", "api_error"), FailureKind.TRANSIENT),
 }
-"""By the provider's own code for an error. It decides where there is no status, and what a 4xx is about."""
+"""A provider's error code → class, for errors without a listed status. A quota code decides for any 4xx."""
 
 NAME_KINDS = {
-    # What a client does wrong by itself is no trouble of the network, though some derive it from there.
+    # A client's own mistake is a bug, though some libraries derive its class from a network error.
     **dict.fromkeys(("UnsupportedProtocol", "LocalProtocolError", "InvalidURL"), FailureKind.BUG),
     **dict.fromkeys(
         (
@@ -94,7 +95,7 @@ NAME_KINDS = {
         FailureKind.TRANSIENT,
     ),
 }
-"""By the name of a library's class or of one it derives from, the nearest first."""
+"""Name of a library's error class → class of failure. Base classes count too, the nearest first."""
 
 NETWORK_ERRNOS = {
     getattr(errno, name)
@@ -133,7 +134,7 @@ BUGS = (
     TypeError,
     ValueError,
 )
-"""Python's own errors, and ours: what their messages say is not about a provider."""
+"""Python's own errors and Reverie's: their messages say nothing about a provider."""
 
 WORDS = (
     (FailureKind.QUOTA, r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)"),
@@ -151,11 +152,12 @@ SEVERITY = (
     FailureKind.BUG,
     FailureKind.INVALID,
 )
-"""Which error speaks for a group: first what would hold up others, last what cannot be undone."""
+"""The error that decides for a group is the first in this order: failures that concern other messages come
+first, and `INVALID`, which buries the message, comes last."""
 
 
 def classify(error: BaseException, now: datetime | None = None) -> Failure:
-    """The class of an error, whatever it is. Never raises. `now` is what dates in it are compared with."""
+    """Classify any error. Never raises. Dates in the error's headers are compared with `now`."""
     now = now or datetime.now(UTC)
     for cause in _causes(error):
         failure = _typed(cause, now)
@@ -165,18 +167,18 @@ def classify(error: BaseException, now: datetime | None = None) -> Failure:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from."""
+    """Yield the error, and then its chain of causes."""
     cause: BaseException | None = error
     for _ in range(DEEPEST_CAUSE):
         if cause is None:
             return
         yield cause
-        reason = _get(cause, "reason")  # where urllib keeps what it wraps
+        reason = _get(cause, "reason")  # urllib keeps the wrapped error here
         cause = cause.__cause__ or (reason if isinstance(reason, BaseException) else None)
 
 
 def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """The errors of a group and of the groups in it; of many, some."""
+    """The errors of a group and of the groups in it, at most `DEEPEST_CAUSE`."""
     members: list[BaseException] = []
     groups = [group]
     for one in groups:
@@ -188,7 +190,7 @@ def _members(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 def _typed(error: BaseException, now: datetime) -> Failure | None:
-    """What the type and the attributes of an error say, if they say anything."""
+    """The failure by the type and the attributes of an error; None if they do not decide."""
     name = type(error).__name__
     if isinstance(error, WorkError):
         return Failure(
@@ -201,13 +203,13 @@ def _typed(error: BaseException, now: datetime) -> Failure | None:
         inner = [classify(one, now) for one in _members(error)]
         return min(inner, key=lambda failure: SEVERITY.index(failure.kind), default=None)
     if not isinstance(error, Exception):
-        return None  # SystemExit has a code too
+        return None  # SystemExit has an attribute `code`, too
     kind = _kind_by_answer(error) or _kind_by_type(error)
     return None if kind is None else Failure(kind=kind, cause=name, retry_after_s=_retry_after(error, now))
 
 
 def _kind_by_answer(error: Exception) -> FailureKind | None:
-    """By what the other side answered."""
+    """The class by the status and the error codes that the provider answered."""
     status = _status(error)
     by_code = next((CODE_KINDS[code] for code in _codes(error) if code in CODE_KINDS), None)
     if status is None:
@@ -239,13 +241,13 @@ def _kind_by_words(error: BaseException) -> FailureKind:
         return FailureKind.BUG
     try:
         text = str(error).lower()
-    except Exception:  # noqa: BLE001  an error that cannot even say what it is
+    except Exception:  # noqa: BLE001  an error whose `__str__` fails
         return FailureKind.BUG
     return next((kind for kind, words in WORDS if re.search(words, text)), FailureKind.BUG)
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status, where different libraries keep it."""
+    """The HTTP status, from the attributes in which libraries keep it."""
     response = _get(error, "response")
     places = ((error, "status_code"), (response, "status_code"), (error, "status"), (error, "code"))
     for holder, name in places:
@@ -256,7 +258,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _codes(error: Exception) -> Iterator[str]:
-    """The provider's own codes: on the error, or in the body of its answer."""
+    """Yield the provider's own error codes, from the error or from the body of the answer."""
     body = _get(error, "body")
     inner = body.get("error") if isinstance(body, Mapping) else None
     for holder in (error, _get(error, "error"), body, inner):
@@ -267,7 +269,7 @@ def _codes(error: Exception) -> Iterator[str]:
 
 
 def _retry_after(error: Exception, now: datetime) -> float | None:
-    """Seconds that the other side asked us to wait."""
+    """The seconds that the provider asked us to wait."""
     headers = _headers(_get(_get(error, "response"), "headers")) or _headers(_get(error, "headers"))
     precise = _seconds(headers.get("retry-after-ms"), unit=0.001)
     if precise is not None:
@@ -282,15 +284,15 @@ def _retry_after(error: Exception, now: datetime) -> float | None:
 
 
 def _headers(headers: Any) -> dict[str, Any]:
-    """Headers by their names in small letters, from whatever kind of mapping they come in."""
+    """Headers by lower-case name, from any kind of mapping."""
     try:
         return {str(name).lower(): value for name, value in headers.items()}
-    except Exception:  # noqa: BLE001  then there are none
+    except Exception:  # noqa: BLE001  not a mapping: no headers
         return {}
 
 
 def _seconds(value: Any, unit: float = 1.0) -> float | None:
-    """A number of seconds between nothing and a day, if it is one."""
+    """A value as seconds, between 0 and `LONGEST_RETRY_AFTER_S`; None if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -311,8 +313,8 @@ def _until(date: str, now: datetime) -> float | None:
 
 
 def _get(holder: Any, name: str) -> Any:
-    """An attribute, if there is one and it can be read."""
+    """An attribute; None if it is missing or cannot be read."""
     try:
         return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001  a property of somebody else's that fails
+    except Exception:  # noqa: BLE001  a property of a foreign class that fails
         return None

@@ -1,7 +1,7 @@
-"""What a handler is given beside its messages: memory to read, models to ask, memos, whether it is cancelled.
+"""The context that a handler is given beside its messages: memory, models, memos, and cancel requests.
 
-It is the same wherever the handler runs. On the event loop its calls are awaited, on a thread and in another
-process they block.
+The context is the same wherever the handler runs. An async handler awaits its calls; for other handlers the
+calls block.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = ["Context", "LocalLine", "MemoryReader", "ModelPort"]
 
 
 class Line(Protocol):
-    """How a run reaches its worker: directly, or over the connection of its process."""
+    """The way from a run to its worker: direct, or over the connection of its process."""
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
         """The worker's answer to a request."""
         ...
 
     def ask_and_wait(self, request: Request, claims: Collection[Claim]) -> Any:
-        """The same for a thread that blocks."""
+        """Like `ask`, for a thread, which blocks until the answer is there."""
         ...
 
     def is_cancelled(self, key: Key) -> bool:
-        """Whether someone wants a running message cancelled."""
+        """Whether the cancellation of a running message was requested."""
         ...
 
 
@@ -50,7 +50,7 @@ class LocalLine:
     """The line of handlers that run in the worker's own process."""
 
     def __init__(self, desk: Desk, clock: Clock, cancelled: Collection[Key] = frozenset()) -> None:
-        """`cancelled` has the running messages that someone wants cancelled. Made on the worker's loop."""
+        """Create this on the worker's loop. `cancelled` has the running messages with a cancel request."""
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.ask = desk.ask
@@ -63,7 +63,7 @@ class LocalLine:
 
 @dataclass(slots=True)
 class _Reads:
-    """Whether a call has read memory: what it keeps after that depends on what it has read."""
+    """Whether a call has read memory: memos that it keeps after that depend on what it has read."""
 
     any: bool = False
 
@@ -73,18 +73,18 @@ class Context:
     """The second argument of a handler that asks for one."""
 
     worker: str
-    """The name of the worker that runs this."""
+    """The name of the worker that runs the handler."""
     timeout_s: float
-    """How many seconds one call may take."""
+    """The seconds that one call of the handler may take."""
     claims: tuple[Claim, ...] = ()
     line: Line | None = None
     is_async: bool = False
-    """Whether the handler runs on an event loop: then its calls are awaited."""
+    """Whether the handler runs on an event loop, and awaits the calls of the context."""
     _reads: _Reads = field(default_factory=_Reads)
 
     @property
     def cancelled(self) -> bool:
-        """Whether all messages of this call are to be cancelled: a long handler looks, and ends early."""
+        """Whether all messages of this call are to be cancelled: a long handler can check and end early."""
         line = self.line
         if line is None or not self.claims:
             return False
@@ -108,17 +108,17 @@ class Context:
         return ModelPort(self)
 
     def memo(self, step: str, function: Callable[[], Any], message: Message | None = None) -> Any:
-        """The answer of `function`, kept under the name `step`: a later run of the message gets it there.
+        """The answer of `function`, kept under the name `step`: later runs of the message get it again.
 
-        For what costs money or should not be done twice. The answer comes as JSON holds it, in the first run
-        too. In an async handler `memo` is awaited, and the function may be async. A batch handler says for
-        which message. What is kept after a read of memory is forgotten if the message meets a conflict.
+        Use this for steps that cost money or must not be done twice. The answer has passed through JSON, even
+        in the first run. An async handler awaits `memo`, and the function may be async. A batch handler names
+        the message. Memos that are kept after a read of memory are forgotten if the message meets a conflict.
         """
         key = self._key(message)
         return self._memo_async(key, step, function) if self.is_async else self._memo(key, step, function)
 
     def ask(self, request: Request) -> Any:
-        """The worker's answer; to be awaited in an async handler."""
+        """The worker's answer to a request. An async handler awaits it."""
         if self.line is None:
             raise ReverieError("this handler runs without a worker: it has no memory, models or memos")
         if self.is_async:
@@ -126,7 +126,7 @@ class Context:
         return self.line.ask_and_wait(request, self.claims)
 
     def note_read(self) -> None:
-        """From now on, what this call keeps depends on what it has read of memory."""
+        """Note that this call has read memory: its later memos depend on that."""
         self._reads.any = True
 
     def _memo(self, key: Key, step: str, function: Callable[[], Any]) -> Any:
@@ -172,11 +172,11 @@ class MemoryReader:
         return self._ask(Search(query))
 
     def items(self, memory_ids: Sequence[str]) -> Any:
-        """Those of these memories that there are, in the order of the ids: a list of `MemoryItem`."""
+        """The memories with these ids that exist, in the order of the ids: a list of `MemoryItem`."""
         return self._ask(ReadItems(self._user_id, self._cube, tuple(memory_ids)))
 
     def tenants(self, after: tuple[str, str] | None = None, limit: int = 100) -> Any:
-        """Tenants that have memories, in order, after one of them. Only for messages of `_system`."""
+        """Tenants that have memories, in order, starting after `after`. Only for messages of `_system`."""
         return self._ask(ListTenants(after, limit))
 
     def _ask(self, request: Request) -> Any:
@@ -191,7 +191,7 @@ class ModelPort:
         self._ask = context.ask
 
     def embed(self, texts: Sequence[str]) -> Any:
-        """One vector for each text, in their order."""
+        """One vector for each text, in the same order."""
         return self._ask(Embed(tuple(texts)))
 
     def complete(self, prompt: str | Sequence[ChatMessage], *, schema: dict[str, Any] | None = None) -> Any:
@@ -201,5 +201,5 @@ class ModelPort:
 
 
 def _kept(memos: dict[str, str], step: str) -> str | None:
-    """The result that a run has kept under this name."""
+    """The memo of a step, from this run or an earlier one; None if there is none."""
     return memos.get(step, memos.get(OF_MEMORY + step))

@@ -1,4 +1,4 @@
-"""What runs handlers: a batch of claims, and the places where a batch can run."""
+"""A batch of claims, and the executor: a place where batches run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Batch:
     handler: Handler
     claims: Sequence[Claim]
     seconds: dict[int, float] | None = None
-    """How long the handler took for each claim it was called for, by the claim's `id`; a batch's call counts
-    for all. None: nobody wants to know."""
+    """Seconds that the handler took, by the `id` of each claim it was called for. The call of a batch handler
+    counts for all its claims. None if nobody measures."""
 
     @property
     def label(self) -> str:
-        """The label of its messages."""
+        """The label of the messages."""
         return self.handler.label
 
     @property
@@ -45,23 +45,23 @@ class Executor(Protocol):
     async def run(self, batch: Batch, context: Context, timeout_s: float) -> list[Outcome | None]:
         """Run a batch; answer one outcome for each of its claims, in their order. Never raises.
 
-        None means that the message was not run: one before it in its lane must be retried, the batch took
-        longer than expected, or it was abandoned. `timeout_s` is for one call of the handler; a longer one
-        counts as failed.
+        None means that the message was not run: a message before it in its lane must be retried, the batch
+        took longer than expected, or the batch was abandoned. A call of the handler that takes longer than
+        `timeout_s` counts as failed.
         """
         ...
 
     async def abandon(self, batch_id: int) -> None:
-        """Give a running batch up: what has no outcome yet is answered as not run."""
+        """Give up a running batch: its messages without an outcome are answered as not run."""
         ...
 
     def cancel(self, keys: Collection[Key]) -> None:
         """End the running calls of these messages, as far as that is possible.
 
-        `ctx.cancelled` says so to a handler that looks, and what has not begun does not begin.
+        A handler can see this in `ctx.cancelled`. Messages of the batch that have not begun do not begin.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of threads and processes. Idempotent."""
+        """Release threads and processes. Idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""Running handlers in the worker's own process: async ones on the event loop, others on threads."""
+"""Run handlers in the worker's own process: async handlers on the event loop, others on threads."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["Call", "LocalExecutor"]
 
 LONGEST_BATCH_S = 0.1
-"""A plain handler's batch hands the rest back after this; batches are formed to take less."""
+"""Seconds after which a plain handler's batch hands back its rest; batches are formed to take less."""
 
 
 class LocalExecutor:
     """The places `loop` and `thread`. See `reverie.dispatch.interface.Executor`."""
 
     def __init__(self, on_abandoned: Callable[[int], None] = lambda _: None) -> None:
-        """`on_abandoned` hears how many threads hang, each time that one is given up or comes back."""
+        """`on_abandoned` is told how many threads hang, each time that a thread is given up or comes back."""
         self._pools: dict[str, ThreadPool] = {}
         self._running: dict[int, tuple[Call, asyncio.Future[None]]] = {}
-        """Each running call, and the future that is done when the call is given up."""
+        """batch id → (its call, the future that is done when the call is given up)."""
         self._on_abandoned = on_abandoned
         self._hung: set[Future[None]] = set()
 
@@ -93,7 +93,7 @@ class LocalExecutor:
             self._on_abandoned(len(self._hung))
 
         def tell(_: Future[None]) -> None:
-            with suppress(RuntimeError):  # the loop has ended meanwhile
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(back)
 
         thread.add_done_callback(tell)
@@ -101,7 +101,7 @@ class LocalExecutor:
     async def _guard(
         self, work: asyncio.Future[None], call: Call, give_up: asyncio.Future[None], timeout_s: float
     ) -> None:
-        """Wait for the work, unless one call of the handler takes too long or the batch is given up."""
+        """Wait until the work is done, one call of the handler takes too long, or the batch is given up."""
         try:
             while not work.done():
                 left = timeout_s if call.ends is None else call.ends - time.monotonic()
@@ -121,12 +121,12 @@ class LocalExecutor:
 class Call:
     """One batch on its way through its handler, and how far it has come.
 
-    `_plan` decides what to call next and reads the answers; `run_sync` and `run_async` only do the calling,
-    so that both kinds of handler follow one set of rules.
+    `_plan` decides what to call next and reads the answers. `run_sync` and `run_async` only call the handler:
+    sync and async handlers follow the same rules.
     """
 
     def __init__(self, batch: Batch, context: Context, timeout_s: float, clock: Clock | None) -> None:
-        """Without a clock nothing is said of deadlines: whoever runs it elsewhere looks after them."""
+        """Without a clock, deadlines are ignored: in a child process, the worker watches them."""
         self._timeout_s = timeout_s
         self._handler = batch.handler
         self._seconds = batch.seconds
@@ -141,7 +141,7 @@ class Call:
         self._cancelling = False
         self.outcomes: dict[int, Outcome] = {}
         self.ends: float | None = None
-        """When the time of the present call is over, by the monotonic clock."""
+        """When the present call times out, by the monotonic clock."""
         self._deadlines = [
             math.inf if clock is None or message.deadline is None else to_epoch_ms(message.deadline)
             for message in self._messages
@@ -169,7 +169,7 @@ class Call:
             except BaseException as error:  # noqa: BLE001  an answer like any other
                 self._answer = error
             if self._cancelling:
-                self._stop_cancelling()  # the handler has ended without heeding it
+                self._stop_cancelling()  # the handler ended without noticing the cancellation
 
     def _stop_cancelling(self) -> None:
         assert self._task is not None
@@ -177,7 +177,7 @@ class Call:
         self._task.uncancel()
 
     def cancel(self, keys: Collection[Key]) -> None:
-        """End the present call, if it can be and all its messages are to be cancelled."""
+        """End the present call, if it is async and all its messages are to be cancelled."""
         current = [self._claims[index].key for index in self._current]
         if self._task is None or self._cancelling or not current:
             return
@@ -186,21 +186,21 @@ class Call:
             self._task.cancel()
 
     def _cancelled(self, error: asyncio.CancelledError) -> BaseException:
-        """What it means that an async handler was interrupted."""
+        """The answer of an async handler that was cancelled; raises if the whole batch is being ended."""
         if self._cancelling:
             self._stop_cancelling()
             return Cancel()
         if self._task is None or self._task.cancelling():
             raise error
-        return error  # cancelled by something of its own, not by us
+        return error  # the handler itself has raised it
 
     def give_up(self, outcomes: dict[int, Outcome]) -> None:
-        """Hear no further answers; the present call ends with these outcomes."""
+        """Ignore all further answers; the present call ends with these outcomes."""
         self.given_up = True
         self.outcomes.update(outcomes)
 
     def _plan(self, *, is_async: bool) -> Generator[tuple[Any, ...], None, None]:
-        """Yield the arguments of each call; the answer is in `_answer` when the caller comes back."""
+        """Yield the arguments of each call; the caller puts the answer into `_answer` before it continues."""
         everything = range(len(self._messages))
         if self._handler.is_batch:
             yield self._arguments(everything, is_async=is_async)
@@ -212,7 +212,7 @@ class Call:
             if not (poisoned and len(everything) > 1):
                 self._record(everything, answer)
                 return
-        stopped: set[Lane] = set()  # lanes in which a message must come again before those after it
+        stopped: set[Lane] = set()  # lanes with a message that must run again before the next
         line, first = self._context.line, time.monotonic()
         for index in everything:
             if stopped and self._messages[index].lane in stopped:
@@ -224,7 +224,7 @@ class Call:
                 self.outcomes[index] = Bury("deadline")
                 continue
             if index and time.monotonic() - first > LONGEST_BATCH_S:
-                return  # slower than it was: others may have room for the rest
+                return  # slower than expected: other slots may take the rest
             yield self._arguments([index], is_async=is_async)
             self._record([index], self._answer)
             if self.given_up:
@@ -233,7 +233,7 @@ class Call:
                 stopped.add(self._messages[index].lane)
 
     def _arguments(self, indexes: Sequence[int], *, is_async: bool) -> tuple[Any, ...]:
-        """The arguments of the next call, whose time begins now."""
+        """The arguments of the next call. Its timeout starts now."""
         messages = [self._messages[index] for index in indexes]
         seconds, self._deadline = self._timeout_s, None
         if self.has_deadlines and self._clock is not None:
@@ -256,7 +256,7 @@ class Call:
 
     @property
     def too_late(self) -> dict[int, Outcome]:
-        """The outcomes of the present call when its time is over; empty for messages that are not in it."""
+        """The outcomes of the present call when it times out; at a deadline, of the messages that have it."""
         if self._deadline is None:
             timeout = Failed(TIMED_OUT, f"timeout: one call took longer than {self._timeout_s:g} s")
             return dict.fromkeys(self._current, timeout)
@@ -264,7 +264,7 @@ class Call:
         return dict.fromkeys(late, Bury("deadline"))
 
     def next_deadline_s(self) -> float:
-        """Seconds until the next deadline of a message of this batch: then it is worth looking again."""
+        """Seconds until the next deadline of a message of this batch."""
         now = math.inf if self._clock is None else self._clock.now()
         return min(((d - now) / 1000 for d in self._deadlines if d > now), default=math.inf)
 

@@ -1,7 +1,7 @@
-"""What stands around every run: a chain of small functions, each of which does one thing.
+"""Middleware around every run: a chain of small functions, each of which does one thing.
 
-A middleware is given the batch and the rest of the chain, and answers with the outcomes. It may look at them,
-change them, run fewer messages than it was given, or none at all.
+A middleware is given the batch and the rest of the chain, and answers the outcomes. It may read or change the
+outcomes, run fewer messages than it was given, or none at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.outcome import Outcome
 
     Outcomes = list[Outcome | None]
-    """One for each message of a batch, in their order; None: not run, hand it back."""
+    """One outcome for each message of a batch, in their order; None: not run, to be handed back."""
     Proceed = Callable[[Batch], Awaitable[Outcomes]]
 
 __all__ = ["Middleware", "chain", "debugging"]
@@ -30,19 +30,19 @@ __all__ = ["Middleware", "chain", "debugging"]
 log = get_logger(__name__)
 
 KNOWN = (*OUTCOMES, Died)
-"""What an executor answers. Anything else that a middleware answers is read like a handler's answer."""
+"""The outcomes of an executor. Any other answer of a middleware is read like a handler's answer."""
 
 
 class Middleware(Protocol):
-    """One thing that is done around every run."""
+    """A function that runs around every run."""
 
     async def __call__(self, batch: Batch, proceed: Proceed, /) -> Outcomes:
-        """Run `batch` by `await proceed(batch)`, or part of it, and answer one outcome for each message."""
+        """Run the batch or a part of it, with `await proceed(batch)`; answer one outcome for each message."""
         ...
 
 
 def chain(middleware: Sequence[Middleware], run: Proceed) -> Proceed:
-    """One function of all: the first stands outermost, `run` at the end does the work."""
+    """Join all middleware into one function: the first is outermost, and `run` does the work at the end."""
     if not middleware:
         return run
     for one in reversed(middleware):
@@ -58,7 +58,7 @@ def _link(middleware: Middleware, proceed: Proceed) -> Proceed:
 
 
 async def _read_outcomes(run: Proceed, batch: Batch) -> Outcomes:
-    """What a chain answers for a batch, whatever it does: a middleware that fails is a failed run."""
+    """The outcomes of a batch from a chain. If a middleware fails, the runs have failed."""
     try:
         answers: list[Any] = list(await run(batch))
     except (Exception, asyncio.CancelledError) as error:
@@ -74,7 +74,7 @@ async def _read_outcomes(run: Proceed, batch: Batch) -> Outcomes:
 
 
 def debugging() -> list[Middleware]:
-    """The log lines at the start and at the end of a run, if debugging is turned on."""
+    """The middleware that logs each run, if the log level is DEBUG; else none."""
     return [logged] if log.isEnabledFor(logging.DEBUG) else []
 
 

@@ -1,4 +1,4 @@
-"""What this worker knows of credentials that are refused, so that it does not claim what it could not run."""
+"""The refused credentials that this worker knows of: it does not claim messages that it could not run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Pauses"]
 
 MOST_CREDENTIALS = 10_000
-"""Refused credentials that are remembered for a label; of more, the oldest are learnt again."""
+"""The most refused credentials that are remembered for a label; beyond that, the oldest is forgotten."""
 
 
 class Pauses:
-    """Until when which credential of which label is not to be used, on this process's clock."""
+    """The ends of the pauses of each label's credentials, on this process's clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class Pauses:
         """label → (credential, end of the pause), for labels with a single credential."""
 
     def pause(self, handler: Handler, credential: str, wait_ms: int) -> None:
-        """Do not use this credential for so long; then one message tries whether it is accepted again."""
+        """Do not use a credential for `wait_ms`; then one message tests whether it is accepted again."""
         until = self._clock.now() + wait_ms
         known = self.labels.setdefault(handler.label, {})
         known[credential] = until
@@ -39,7 +39,7 @@ class Pauses:
             self._whole[handler.label] = (credential, until)
 
     def resume(self, handler: Handler, credential: str) -> None:
-        """It is accepted again."""
+        """End the pause of a credential that is accepted again."""
         known = self.labels.get(handler.label, {})
         known.pop(credential, None)
         if not known:
@@ -48,14 +48,15 @@ class Pauses:
             self._whole.pop(handler.label, None)
 
     def left_ms(self, label: str, credential: str) -> int | None:
-        """Milliseconds left of a pause; 0 when it is time to try; None when nothing is wrong."""
+        """Milliseconds left of a pause; 0 when it is time for a probe; None without a pause."""
         until = self.labels.get(label, {}).get(credential)
         return None if until is None else max(0, until - self._clock.now())
 
     def narrow(self, handler: Handler, want: Want) -> Want | None:
         """What to claim of a label: nothing during a pause, one message after it, else all that is wanted.
 
-        Of several credentials one may be fine: there each message is looked at when it is claimed.
+        A label with several credentials is not narrowed, because one of them may be accepted: there the
+        breaker checks each message after its claim.
         """
         credential, until = self._whole.get(handler.label, (None, 0))
         if credential is None or credential != handler.credential:
@@ -72,5 +73,5 @@ class Pauses:
         return min((until for _, until in self._whole.values() if until > now), default=None)
 
     async def wait(self, until: int) -> None:
-        """Return at this moment, or for no reason."""
+        """Wait until this moment; may return early."""
         await self._clock.wait(asyncio.Event(), until)

@@ -1,4 +1,4 @@
-"""Placement: which executor runs a batch, by the place of its handler, and in isolation after losses."""
+"""Placement: choose the executor of a batch by its handler's place; after losses, run it in isolation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ISOLATED_AFTER", "Placement", "is_dangerous"]
 log = get_logger(__name__)
 
 ISOLATED_AFTER = 2
-"""Losses after which a message may have killed its worker, and is run where it can kill nobody else."""
+"""Losses after which a message is suspected of killing its worker, and runs in isolation."""
 
 
 class Placement:
@@ -38,14 +38,15 @@ class Placement:
     ) -> None:
         """`new_place` makes the executor of a place outside of this process, when it is first needed.
 
-        Above `max_abandoned` threads that hang, `too_many` is true; the two functions hear of a change.
+        `too_many` is true while more than `max_abandoned` threads hang; `on_too_many` and `on_fewer` are
+        called when it changes.
         """
         self._new_place = new_place
         self._max_abandoned = max_abandoned
         self._on_too_many = on_too_many
         self._on_fewer = on_fewer
         self.too_many = False
-        """Whether so many threads of sync handlers hang that no more are risked."""
+        """Whether so many threads hang that no more sync handlers are started."""
         local = LocalExecutor(on_abandoned=self._count)
         self._executors: dict[str, Executor] = dict.fromkeys(HERE, local)
         self._isolation = ProcessExecutor(processes=1)
@@ -97,6 +98,6 @@ def is_suspect(batch: Batch) -> bool:
 
 
 def is_dangerous(batch: Batch) -> bool:
-    """Whether a batch may kill this process and cannot run in another: it runs with nobody beside it."""
+    """Whether a batch may kill this process and cannot run in another: then it runs alone."""
     handler = batch.handler
     return is_suspect(batch) and handler.place in HERE and handler.import_path is None

@@ -1,7 +1,7 @@
-"""Running handlers in processes of their own, which can be killed and may die.
+"""Run handlers in processes of their own, which can be killed and may die.
 
-Each process has a connection of its own and works on one batch at a time, so that nothing another one needs
-is held by one that is killed. It reports each step; what it had answered before it died is kept.
+Each process has its own connection and works on one batch at a time: a process that is killed holds nothing
+that another needs. A process reports each step, and the answers that it gave before it died are kept.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ log = get_logger(__name__)
 START_S = 60.0
 """How long a process may take to start and to import its handler."""
 NO_PROCESS_PAUSE_S = 5.0
-"""How long messages wait when no process can be started: that is not their fault."""
+"""How long messages wait if no process can be started. No attempt is used, because it is not their fault."""
 LAST_WORDS_S = 1.0
-"""How long the last reports of a process that died are waited for; they are there unless it left children."""
+"""How long to wait for the last reports of a dead process; only processes that it started can delay them."""
 FAREWELL_S = 2.0
-"""How long a process gets to end by itself at a close."""
+"""How long a process has to end by itself at a close."""
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Run:
     task: Task
     progress: _Progress
     line: Line | None
-    """Answers what the handler asks."""
+    """Answers the requests of the handler."""
     give_up: asyncio.Event = field(default_factory=asyncio.Event)
     process: _Process | None = None
 
@@ -78,7 +78,7 @@ class ProcessExecutor:
     """Runs batches in processes, by the import path of their handler. See `Executor`."""
 
     def __init__(self, processes: int | None = None) -> None:
-        """Each label has as many processes as its concurrency; with `processes`, all share so many."""
+        """Each label has as many processes as its concurrency; with `processes`, all share that many."""
         self._processes = processes
         self._pools: dict[str, _Pool] = {}
         self._running: dict[int, _Run] = {}
@@ -111,7 +111,7 @@ class ProcessExecutor:
             self._running[batch_id].give_up.set()
 
     def cancel(self, keys: Collection[Key]) -> None:
-        """See `Executor.cancel`. A process is killed if all that it works on is to be cancelled."""
+        """See `Executor.cancel`. A process is killed if all messages of its batch are to be cancelled."""
         for run in self._running.values():
             cancelled = [claim.key for claim in run.task.claims if claim.key in keys]
             if len(cancelled) == len(run.task.claims):
@@ -137,10 +137,10 @@ class ProcessExecutor:
 
 
 class _Progress:
-    """How far a batch has come, as its process has reported."""
+    """The progress of a batch, as its process has reported it."""
 
     def __init__(self, deadlines: Sequence[float]) -> None:
-        """For each message, until when it may run, by the monotonic clock."""
+        """`deadlines` has the end of each message's time, by the monotonic clock."""
         self._deadlines = deadlines
         self._outcomes: dict[int, Outcome] = {}
         self.current: Sequence[int] = ()
@@ -149,11 +149,11 @@ class _Progress:
         self.since = time.monotonic()
 
     def hear(self, report: Report) -> None:
-        """Take note of a step."""
+        """Note a step that the process has reported."""
         self.since = time.monotonic()
         match report:
             case Taken():
-                self.taken, self.current = True, (0,)  # the import of its handler may be what kills
+                self.taken, self.current = True, (0,)  # the import of its handler may kill the process
             case Began():
                 self.called, self.current = True, report.indexes
             case Answered():
@@ -161,17 +161,17 @@ class _Progress:
                 self._outcomes.update((index, unpack(answer)) for index, answer in report.answers.items())
 
     def limit_s(self, timeout_s: float) -> float:
-        """How long what it does now may take."""
+        """Seconds that the present step may take: a call of the handler, or the start of the process."""
         return timeout_s if self.called else START_S
 
     def time_left(self, timeout_s: float) -> float:
-        """Seconds until that takes too long, or is past a deadline."""
+        """Seconds until the present step takes too long, or a message in it is past its deadline."""
         ends = [self._deadlines[index] for index in self.current] if self.called else []
         return min([self.since + self.limit_s(timeout_s), *ends]) - time.monotonic()
 
     @property
     def overdue(self) -> list[int]:
-        """What is being run now and is past its deadline."""
+        """The messages that are running and past their deadline, by index."""
         return [i for i in self.current if self.called and self._deadlines[i] <= time.monotonic()]
 
     @property
@@ -182,21 +182,21 @@ class _Progress:
 
     @property
     def unanswered(self) -> list[int]:
-        """What has no outcome yet."""
+        """The messages that have no outcome yet, by index."""
         return [index for index in range(len(self._deadlines)) if index not in self._outcomes]
 
     def conclude(self, outcome: Outcome, indexes: Sequence[int]) -> None:
-        """These end like this."""
+        """Give the messages at these indexes this outcome."""
         self._outcomes.update(dict.fromkeys(indexes, outcome))
 
     @property
     def answers(self) -> list[Outcome | None]:
-        """One for each message; None has not been run."""
+        """One outcome for each message; None if it was not run."""
         return [self._outcomes.get(index) for index in range(len(self._deadlines))]
 
 
 class _Pool:
-    """At most `size` processes, started when they are first needed, used again and again."""
+    """At most `size` processes, started when they are first needed and then reused."""
 
     def __init__(self, size: int) -> None:
         self._room = asyncio.Semaphore(size)
@@ -207,7 +207,7 @@ class _Pool:
         """Run a task in a process that is free."""
         async with self._slot(run.give_up):
             taken = run.give_up.is_set()
-            while self._idle and not taken:  # one may have been killed while it waited
+            while self._idle and not taken:  # an idle process may have been killed
                 taken = await self._try(self._idle.pop(), run)
             if not taken:
                 await self._try_new(run)
@@ -218,14 +218,14 @@ class _Pool:
         try:
             taken = await self._try(await _Process.start(), run)
         except OSError as error:
-            log.error("process.not_started", error=str(error))  # noqa: TRY400  where it came from is no news
+            log.error("process.not_started", error=str(error))  # noqa: TRY400  the traceback says no more
             taken = False
         if not taken and not run.give_up.is_set():
             reason = "no process could be started for it"
             run.progress.conclude(Snooze(after=NO_PROCESS_PAUSE_S, reason=reason), run.progress.unanswered)
 
     async def _try(self, process: _Process, run: _Run) -> bool:
-        """Let a process have the task; whether it took it."""
+        """Run the task in a process; the answer is whether the process took it."""
         if await process.run(run):
             self._idle.append(process)
         return run.progress.taken
@@ -237,7 +237,7 @@ class _Pool:
 
     @asynccontextmanager
     async def _slot(self, give_up: asyncio.Event) -> AsyncIterator[None]:
-        """Hold room for one process; a batch that is given up while it waits for room goes on without."""
+        """Hold room for one process. A batch that is given up while it waits for room enters without it."""
         tasks = [asyncio.ensure_future(wait) for wait in (self._room.acquire(), give_up.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -262,7 +262,7 @@ class _Process:
 
     @classmethod
     async def start(cls) -> _Process:
-        """Start one; OSError if that cannot be."""
+        """Start a process; OSError if that is not possible."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -276,14 +276,14 @@ class _Process:
             raise
 
     def tell(self, order: Cancelled | Reply | Task) -> None:
-        """Send something; one that is gone does not hear it."""
+        """Send an order to the process; does nothing if the connection is closed."""
         if not self._writer.is_closing():
             self._writer.write(frame(order))
 
     async def run(self, run: _Run) -> bool:
-        """Let it work on a task until that has ended, takes too long, is given up or kills it.
+        """Work on a task until the task ends, takes too long, is given up or kills the process.
 
-        Whether the process can be used again; if not, it is gone when this returns.
+        The answer is whether the process can be used again; if not, it has ended when this returns.
         """
         task, progress = run.task, run.progress
         progress.since = time.monotonic()
@@ -297,7 +297,7 @@ class _Process:
         ]
         try:
             while not any(wait.done() for wait in waits) and progress.time_left(task.timeout_s) > 0:
-                # A call may begin meanwhile, and be past its deadline before that.
+                # A call may begin during the wait, and reach its deadline before the present step does.
                 left = min(progress.time_left(task.timeout_s), task.timeout_s, progress.next_deadline_s)
                 await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if self._child.ended:
@@ -314,21 +314,21 @@ class _Process:
         return False
 
     async def close(self) -> None:
-        """Let it end by itself, or end it."""
+        """Let the process end by itself; kill it after `FAREWELL_S` seconds."""
         self._writer.close()
         await asyncio.wait([asyncio.ensure_future(self._child.wait())], timeout=FAREWELL_S)
         self._child.kill_now()
         await self._child.wait()
 
     async def _read(self, run: _Run) -> bool:
-        """Hear its reports and answer what it asks; whether the reports came to the end of the task."""
+        """Read the process's reports and answer its requests; whether it reported the end of the task."""
         answers: set[asyncio.Task[None]] = set()
         try:
             while True:
                 header = await self._reader.readexactly(HEADER.size)
                 body = await self._reader.readexactly(HEADER.unpack(header)[0])
                 report = msgspec.json.decode(body, type=Report)
-                if isinstance(report, Asked):  # no step: the time of the call goes on
+                if isinstance(report, Asked):  # not a step: the time of the call goes on
                     answer = asyncio.ensure_future(self._answer(report, run))
                     answers.add(answer)
                     answer.add_done_callback(answers.discard)
@@ -345,16 +345,16 @@ class _Process:
     async def _answer(self, asked: Asked, run: _Run) -> None:
         try:
             if run.line is None:
-                raise ReverieError("this run has no worker to ask")  # noqa: TRY301  told to the handler
+                raise ReverieError("this run has no worker to ask")  # noqa: TRY301  sent to the handler
             value = msgspec.json.encode(await run.line.ask(asked.request, run.task.claims))
             reply = Reply(number=asked.number, value=msgspec.Raw(value))
-        except Exception as error:  # noqa: BLE001  the handler hears of it
+        except Exception as error:  # noqa: BLE001  sent to the handler
             reason = f"{type(error).__name__}: {error}"
             reply = Reply(number=asked.number, failure=classify(error), reason=reason)
         self.tell(reply)
 
     async def _end_badly(self, run: _Run, reading: asyncio.Future[bool]) -> None:
-        """Say what became of the messages that it was working on; then it is gone."""
+        """End the process, and give the messages that it was working on their outcomes."""
         progress = run.progress
         by_itself = self._child.ended or (reading.done() and not reading.cancelled())
         self._child.kill_now()
@@ -372,7 +372,7 @@ class _Process:
 
 
 def _deadlines(batch: Batch, context: Context) -> list[float]:
-    """Until when each message may run, by the monotonic clock."""
+    """The deadline of each message, by the monotonic clock."""
     moments = [claim.message.deadline for claim in batch.claims]
     clock = getattr(context.line, "clock", None)
     if clock is None or not any(moments):

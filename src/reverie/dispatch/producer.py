@@ -1,4 +1,4 @@
-"""The producer: claims work as long as there is room for it."""
+"""The producer: claims messages as long as the worker has room for them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Producer"]
 log = get_logger(__name__)
 
 BEGIN_S = 0.001
-"""What was taken has so long to begin before more is claimed: that would delay it."""
+"""The pause after a claim, in which the claimed messages begin: the next claim would delay them."""
 
 
 class Producer(LoopService):
-    """Asks the queue for what the worker has room for, and hands it over."""
+    """Asks the queue for as many messages as the worker has room for, and hands them to the worker."""
 
     name = "producer"
 
@@ -39,9 +39,9 @@ class Producer(LoopService):
         take: Callable[[Sequence[Claim]], None],
         pauses: Pauses,
     ) -> None:
-        """`request` says what there is room for now; `take` is given what was claimed.
+        """`request` says what there is room for now; `take` is given the claims.
 
-        It looks again when one of the `pauses` ends.
+        The producer asks again when one of the `pauses` ends.
         """
         super().__init__()
         self._queue = queue
@@ -53,7 +53,7 @@ class Producer(LoopService):
         self._waiting: asyncio.Task[None] | None = None
 
     async def stop(self, grace_s: float) -> None:
-        """See `Service.stop`. What was claimed for a request that stood runs like the rest."""
+        """See `Service.stop`. Claims of the last standing request are run like the others."""
         await super().stop(grace_s)
         last, self._last = self._last, None
         if last is None:
@@ -66,12 +66,12 @@ class Producer(LoopService):
             log.info("producer.left_without_notice", error=str(error))
 
     def room(self) -> None:
-        """There is more room than before."""
+        """Ask again, because there is more room than before."""
         self._room.set()
 
     async def _turn(self) -> None:
         self._room.clear()
-        # Read before, because a pause may end while the queue is asked.
+        # Read this first, because a pause may end while the queue is asked.
         pause_ends = self._pauses.next_end() if self._pauses.labels else None
         request = self._last = msgspec.structs.replace(self._request(), stands=True)
         if request.wants:
@@ -80,7 +80,7 @@ class Producer(LoopService):
             if claims:
                 await asyncio.sleep(BEGIN_S)
             if request.enough is not None and len(claims) >= request.enough:
-                return  # there is surely more; else the wait says whether there is
+                return  # claim again at once, because there is surely more
         waits: list[Coroutine[Any, Any, Any]] = [self._room.wait()]
         if request.wants:
             waits.append(self._wait_for_work(tuple(request.wants)))
@@ -96,7 +96,7 @@ class Producer(LoopService):
             await asyncio.sleep(BEGIN_S)
 
     def _hand_over(self, claims: Sequence[Claim]) -> None:
-        """Give the worker what was claimed."""
+        """Give the worker its claims."""
         if claims:
             failpoint("after_claim")
             self._take(claims)

@@ -1,4 +1,4 @@
-"""Which function handles which label, and how its messages are run."""
+"""The registry: the handler of each label, and how its messages are run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Handler:
     label: str
     function: Callable[..., Any]
     place: str
-    """Where it runs: `loop`, `thread`, `process`, or the import path of another place."""
+    """Where the function runs: `loop`, `thread`, `process`, or the import path of another place."""
     is_batch: bool
     wants_context: bool
     ordered: bool
@@ -40,11 +40,11 @@ class Handler:
     backoff_s: float
     max_backoff_s: float
     credential: str | Callable[[Message], str]
-    """The name of the credential that its messages use, or how to tell it from a message."""
+    """The name of the credential that the messages use, or a function that tells it from a message."""
 
     @property
     def import_path(self) -> str | None:
-        """Where another process finds the function, as module:name; None if it cannot."""
+        """Where another process can import the function, as module:name; None if it cannot."""
         path = _name_of(self.function)
         return path if path is not None and _find(path) is self.function else None
 
@@ -55,7 +55,7 @@ LEVELS = frozenset(map(int, Level))
 
 
 class _Levels(dict[str, int]):
-    """Level by label; one that is not here is 3."""
+    """Level by label; a label that is missing has level 3."""
 
     def __missing__(self, label: str) -> int:
         return int(Level.BACKGROUND)
@@ -71,7 +71,7 @@ class _Levels(dict[str, int]):
 
 
 class Orchestrator:
-    """Levels and rests by label; both may be changed while a worker runs."""
+    """The level and the rest between runs of each label; both may be changed while a worker runs."""
 
     def __init__(self) -> None:
         self._levels = _Levels({label: int(level) for label, level in LABEL_LEVELS.items()})
@@ -82,13 +82,13 @@ class Orchestrator:
 
     @property
     def tasks_priorities(self) -> dict[str, int]:
-        """Level by label: 1 at once, 2 soon, 3 in the background. A label that is not here is 3."""
+        """Level by label: 1 at once, 2 soon, 3 in the background. A label that is missing has level 3."""
         return self._levels
 
     @tasks_priorities.setter
     def tasks_priorities(self, levels: Mapping[str, int]) -> None:
         fresh = _Levels()
-        fresh.update(levels)  # refuses what is wrong before anything changes
+        fresh.update(levels)  # refuses wrong levels before anything changes
         self._levels.clear()
         self._levels.update(fresh)
 
@@ -102,9 +102,9 @@ class Registry:
         labels: Mapping[str, LabelSettings] | None = None,
         check_place: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Start empty. What `labels` says of a label wins over what its handler was registered with.
+        """Start empty. The settings in `labels` win over the options that a handler is registered with.
 
-        `check_place` refuses a place that there is not.
+        `check_place` refuses a place that does not exist.
         """
         self._check_place = check_place
         self._worker = worker or WorkerSettings()
@@ -129,7 +129,7 @@ class Registry:
         options: LabelSettings | None = None,
         credential_of: Callable[[Message], str] | None = None,
     ) -> Handler:
-        """Let `function`, or what is found at the import path, handle `label`; a later one replaces it.
+        """Let `function`, or the function at this import path, handle `label`; the last one added wins.
 
         A plain handler takes (message) or (message, ctx), a batch handler (messages) or (messages, ctx).
         """
@@ -177,7 +177,7 @@ class Registry:
 
 
 def label_options(label: str, **options: Any) -> LabelSettings:
-    """The options of a handler; a bad one is refused by name."""
+    """The options of a handler; an invalid option is refused by name."""
     try:
         return LabelSettings(**options)
     except ValidationError as error:
@@ -187,7 +187,7 @@ def label_options(label: str, **options: Any) -> LabelSettings:
 
 
 def _place(chosen: LabelSettings, function: Callable[..., Any]) -> str:
-    """Where a handler runs: as its options say, else by what kind of function it is."""
+    """The place of a handler: from its options, else by the kind of function."""
     natural = "loop" if inspect.iscoroutinefunction(function) else "thread"
     if chosen.place in HERE and chosen.place != natural:
         kind = "an async" if natural == "loop" else "a plain"
@@ -216,7 +216,7 @@ def _name_of(function: Callable[..., Any]) -> str | None:
 
 
 def _find(path: str) -> object:
-    """What stands there now, if its module is loaded."""
+    """The object at an import path, if its module is loaded."""
     module_name, _, name = path.partition(":")
     found: object = sys.modules.get(module_name)
     for part in name.split("."):
@@ -227,7 +227,7 @@ def _find(path: str) -> object:
 def _check_importable(label: str, function: Callable[..., Any]) -> None:
     """Refuse a handler that no other process could find.
 
-    A function that is just being decorated does not stand under its name yet.
+    A function that is just being decorated is not in its module yet, and passes.
     """
     path = _name_of(function)
     if path is None or _find(path) not in (None, function):
@@ -242,9 +242,9 @@ def _check_importable(label: str, function: Callable[..., Any]) -> None:
 def _positional_parameters(function: Callable[..., Any]) -> int:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # a builtin that does not say
+    except ValueError:  # a builtin without a signature
         return 1
-    except TypeError:  # nothing that can be called
+    except TypeError:  # not callable
         return 0
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return max(1, _required(parameters))
@@ -252,7 +252,7 @@ def _positional_parameters(function: Callable[..., Any]) -> int:
 
 
 def _wants_context(function: Callable[..., Any]) -> bool:
-    """Whether a handler takes a second argument: it must, or it may and calls it `ctx`."""
+    """Whether a handler takes the context: its second parameter is required, or is called `ctx`."""
     if _positional_parameters(function) >= 2:
         return True
     try:

@@ -1,6 +1,7 @@
-"""The renewer: keeps the worker's claims and says that it is alive, from a thread of its own.
+"""The renewer: renews the worker's claims and reports that the worker is alive, from a thread of its own.
 
-A handler that blocks the event loop must not cost the worker its claims, so this does not run on it.
+The renewer does not run on the event loop, because a handler that blocks the loop must not cost the worker
+its claims.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ __all__ = ["Renewer"]
 log = get_logger(__name__)
 
 LAST_WAIT_S = 5.0
-"""How long a renewal that is under way is waited for at a stop."""
+"""How long a stop waits for a renewal that is under way."""
 
 
 class Renewer:
-    """Extends the lease of every claim that `held` names, every `every_s` seconds."""
+    """Extends the lease of every claim that `held` answers, every `every_s` seconds."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Renewer:
         lease_s: float,
         every_s: float,
     ) -> None:
-        """`on_cancel` is told, on any thread, which of the held messages someone wants cancelled."""
+        """`on_cancel` is called, on any thread, with the held messages that are to be cancelled."""
         self._queue = queue
         self._held = held
         self._presence = presence
@@ -62,19 +63,20 @@ class Renewer:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping.set()
-            thread.join(min(grace_s, LAST_WAIT_S))  # it wakes at once; a thread pool may be gone by now
+            # The join blocks the loop shortly, because the loop's thread pool may be closed by now.
+            thread.join(min(grace_s, LAST_WAIT_S))
 
     @property
     def has_claims(self) -> bool:
-        """Whether there is anything to renew."""
+        """Whether the worker holds claims to renew."""
         return bool(self._held())
 
     async def renew(self) -> None:
-        """Extend all leases once, and hear what is to be cancelled."""
+        """Extend all leases once, and pass on the cancel requests."""
         renewal = await self._queue.renew(self._held(), self._lease_ms, self._presence())
         self._on_cancel(renewal.cancelled)
         lost = {(claim.key, claim.claim_id) for claim in renewal.lost}
-        for claim in self._held():  # those settled meanwhile are gone from here
+        for claim in self._held():  # without those that were settled meanwhile
             if (claim.key, claim.claim_id) in lost:
                 log.info("claim.lost", user_id=claim.key.user_id, item_id=claim.key.item_id)
 

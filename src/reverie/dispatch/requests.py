@@ -1,7 +1,7 @@
-"""What a handler may ask of its worker, as plain values.
+"""The requests that a handler may send to its worker, as plain values.
 
-A handler on the event loop or on a thread asks directly. One in another process sends the same values over
-its connection and gets the answer there. `Desk` answers them all.
+A handler on the event loop or on a thread asks directly. A handler in another process sends the same values
+over its connection, and gets the answer there. `Desk` answers all requests.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class ForeignTenantError(ReverieError):
 
 
 class LoadMemos(msgspec.Struct, frozen=True, tag=True):
-    """What earlier runs of a message have kept, by step."""
+    """Load the memos of a message, by step."""
 
     answer: ClassVar[Any] = dict[str, str]
     key: Key
 
 
 class SaveMemo(msgspec.Struct, frozen=True, tag=True):
-    """Keep the result of one step; the answer is False if the claim is lost."""
+    """Save the result of one step as a memo; the answer is False if the claim is lost."""
 
     answer: ClassVar[Any] = bool
     key: Key
@@ -63,14 +63,14 @@ class SaveMemo(msgspec.Struct, frozen=True, tag=True):
 
 
 class Search(msgspec.Struct, frozen=True, tag=True):
-    """The memories of one tenant that fit best."""
+    """Find the memories of one tenant that fit best."""
 
     answer: ClassVar[Any] = list[Hit]
     query: SearchQuery
 
 
 class ReadItems(msgspec.Struct, frozen=True, tag=True):
-    """Memories of one tenant, by id."""
+    """Read memories of one tenant, by id."""
 
     answer: ClassVar[Any] = list[MemoryItem]
     user_id: str
@@ -79,7 +79,7 @@ class ReadItems(msgspec.Struct, frozen=True, tag=True):
 
 
 class ListTenants(msgspec.Struct, frozen=True, tag=True):
-    """Tenants that have memories, after one of them. Only for messages of `_system`."""
+    """List tenants that have memories, starting after `after`. Only for messages of `_system`."""
 
     answer: ClassVar[Any] = list[tuple[str, str]]
     after: tuple[str, str] | None
@@ -87,14 +87,14 @@ class ListTenants(msgspec.Struct, frozen=True, tag=True):
 
 
 class Embed(msgspec.Struct, frozen=True, tag=True):
-    """One vector for each text."""
+    """Ask the embedder for one vector for each text."""
 
     answer: ClassVar[Any] = list[list[float]]
     texts: tuple[str, ...]
 
 
 class Complete(msgspec.Struct, frozen=True, tag=True):
-    """The answer of the language model to a prompt."""
+    """Ask the language model to answer a prompt."""
 
     answer: ClassVar[Any] = Completion
     prompt: tuple[ChatMessage, ...]
@@ -102,11 +102,11 @@ class Complete(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = LoadMemos | SaveMemo | Search | ReadItems | ListTenants | Embed | Complete
-"""Everything that can be asked. A later port joins here, and in the table of `Desk`."""
+"""All requests. A new request is added here, and in the table of `Desk`."""
 
 
 class Desk:
-    """Answers what the handlers of one worker ask."""
+    """Answers the requests of the handlers of one worker."""
 
     def __init__(self, queue: Queue, store: MemoryStore, models: Models) -> None:
         self._queue = queue

@@ -1,4 +1,4 @@
-"""How a worker works. Every number has its unit in its name."""
+"""The settings of a worker and of its labels. Every number with a unit has the unit in its name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LabelSettings(Section):
 
     @model_validator(mode="after")
     def check_place(self) -> LabelSettings:
-        """Refuse two words for where a handler runs."""
+        """Refuse two settings for the place of a handler."""
         if self.cpu is not None and self.place is not None:
             raise ValueError("cpu and place both say where it runs: give place only (for cpu: process)")
         return self

@@ -1,4 +1,4 @@
-"""From outcomes to settlements: what each run means for its message, its lane and its next attempt."""
+"""Turn outcomes into settlements: what each run means for its message, its lane and its next attempt."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ __all__ = ["SettlementPolicy", "backoff_ms"]
 
 
 MOVES = {Cancel: Move.CANCEL, Bury: Move.BURY, Died: Move.LOSE}
-"""Outcomes that end a run as they are."""
+"""The moves of outcomes that need no further decision."""
 COMES_AGAIN = frozenset({Move.RETRY, Move.RELEASE, Move.LOSE})
 """Moves after which the rest of an ordered lane has to wait."""
 
 
 def backoff_ms(handler: Handler, attempts: int) -> int:
-    """How long a message waits that failed so often: doubling, capped, anywhere below that (full jitter)."""
+    """How long a message waits after this many failed attempts: doubling, capped, with full jitter."""
     ceiling = min(handler.max_backoff_s, handler.backoff_s * 2 ** min(attempts - 1, 60))
     return round(random.uniform(0, ceiling) * 1000)  # noqa: S311  jitter, not a secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettlementPolicy:
-    """Decides what an outcome leads to."""
+    """Decides the settlement of each outcome."""
 
     limits: MessageLimits = field(default_factory=MessageLimits)
     level_of: Callable[[str], int] = level_of
     """The level of a follow-up's label."""
     on_bug: Callable[[str, str, str], None] = lambda *_: None
-    """Hears of every failure of class bug: its label, its cause, and the whole reason."""
+    """Called for every failure of class bug, with its label, its cause, and the whole reason."""
 
     def settlements(self, batch: Batch, outcomes: Sequence[Outcome | None]) -> list[Settlement]:
-        """One for each claim. After one that comes again, the rest of its lane goes back unsettled."""
+        """One settlement for each claim. If a message must run again, the rest of its lane is released."""
         handler = batch.handler
         stopped: set[Lane] = set()
         settlements = []
@@ -74,10 +74,10 @@ class SettlementPolicy:
         after: float | None = None,
         at_least: float | None = None,
     ) -> Settlement:
-        """A run that failed: again after a backoff, or buried if that was the last attempt.
+        """Settle a failed run: retry the message after a backoff, or bury it after the last attempt.
 
-        `after` takes the place of the backoff. `at_least` is before it: those who were told to come back at
-        the same moment come back one by one.
+        `after` replaces the backoff. `at_least` is added to the backoff, because messages that were all told
+        to come back at the same moment should not run together.
         """
         reason = _text(reason)
         attempts = claim.message.attempts + 1
@@ -88,7 +88,7 @@ class SettlementPolicy:
         return Settlement(claim=claim, move=Move.RETRY, delay_ms=delay_ms, error=reason)
 
     def conflicted(self, claim: Claim, handler: Handler, error: str | None) -> Settlement:
-        """A run whose effects met another version of an item: again at once, or a bug if that goes on."""
+        """Settle a run whose effects met another version of an item: again at once, or a bug after many."""
         if claim.message.conflicts + 1 < MOST_CONFLICTS:
             return Settlement(claim=claim, move=Move.RELEASE, attempt=False, conflict=True, error=error)
         reason = f"bug: its effects met another version {MOST_CONFLICTS} times in a row: {error}"
@@ -115,7 +115,7 @@ class SettlementPolicy:
                     )
         except InvalidMessageError as error:
             reason = f"bug: a follow-up was refused: {error}"
-        except Exception as error:  # noqa: BLE001  whatever is wrong with the answer is its handler's failure
+        except Exception as error:  # noqa: BLE001  a bad answer is its handler's failure
             reason = f"bug: the handler's answer cannot be kept: {error!r}"
         self.on_bug(claim.message.label, "answer", reason)
         return self.failed(claim, handler, reason)
@@ -132,7 +132,7 @@ class SettlementPolicy:
         if not outcome.effects and not outcome.follow_ups:
             return Settlement(claim=claim, move=Move.COMPLETE)
         effects = tuple(outcome.effects)
-        for effect in effects:  # each must be an effect that can be written down and read again
+        for effect in effects:  # each must be an effect that can be encoded and decoded
             if not isinstance(effect, KINDS):
                 raise TypeError(f"{type(effect).__name__} is no effect")
             msgspec.json.decode(msgspec.json.encode(effect), type=Effect)
@@ -140,10 +140,10 @@ class SettlementPolicy:
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
     def _children(self, parent: Message, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The follow-ups of a message, with ids derived from its own: a repeated run names the same ones.
+        """The follow-ups of a message, with ids derived from its own: a repeated run gives the same ids.
 
-        Only work of the system itself may go on as work of the system: so work for every tenant fans out,
-        page by page.
+        Only a message of the system may have follow-ups of the system. This is how work for every tenant fans
+        out, page by page.
         """
         new_ids = [derived_id(*parent.key, "follow-up", index) for index in range(len(messages))]
         ids = {message.item_id: new_id for message, new_id in zip(messages, new_ids, strict=True)}
@@ -164,13 +164,13 @@ class SettlementPolicy:
 
 
 MOST_CONFLICTS = 5
-"""A message with so many conflicts in a row has failed: its handler never reads the present version."""
+"""A run fails after this many conflicts in a row, because its handler never reads the present version."""
 LONGEST_DELAY_MS = 10 * 365 * 24 * 3600 * 1000
-"""Ten years: a handler that asks for more does not mean it."""
+"""Ten years: the longest delay that a handler can ask for."""
 
 
 def _handed_back(claim: Claim, after: float, reason: str | None) -> Settlement:
-    """Back without an attempt, to rest; whoever looks sees why."""
+    """Release a message to rest, without using an attempt; the reason is kept for people to see."""
     return Settlement(
         claim=claim, move=Move.RELEASE, attempt=False, delay_ms=_delay_ms(after), error=_text(reason)
     )
@@ -181,7 +181,7 @@ def _delay_ms(seconds: float) -> int:
 
 
 def _text(reason: object) -> str | None:
-    """A reason that can be stored, whatever it was; `cancelled` alone is the queue's own word."""
+    """A reason as text that can be stored. The word `cancelled` alone is reserved for the queue."""
     if reason is None:
         return None
     text = str(reason).encode(errors="backslashreplace").decode()

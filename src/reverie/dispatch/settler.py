@@ -1,7 +1,8 @@
-"""The settler: reports how runs ended, in groups.
+"""The settler: reports to the queue how runs ended, in groups.
 
-Queue and memory in one database: `queue.settle` applies everything in one transaction. In two: the store
-applies the effects with a row in its inbox, then the queue settles; a later run finds the row.
+With queue and memory in one database, `queue.settle` applies everything in one transaction. With two
+databases, the store first applies the effects and writes a row to its inbox, and then the queue settles. If
+the message runs again, the store finds the row and does not apply the effects twice.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ log = get_logger(__name__)
 
 UNSETTLEABLE = "bug: the handler's answer could not be written"
 ENDING = {Move.COMPLETE, Move.CANCEL, Move.BURY}
-"""Moves after which the store must know that a message has ended."""
+"""Moves that end a message: the store must know of them."""
 REFUSED_BY_STORE = "bug: the effects could not be applied"
 REFUSED_BY_QUEUE = "bug: the answer could not be kept"
 GROUP_LIMIT = 500
-"""How many settlements share one step."""
+"""The most settlements in one step."""
 
 
 class Settler(LoopService):
-    """Takes settlements as they come and reports them together."""
+    """Collects settlements, and reports all that have come in together."""
 
     name = "settler"
 
@@ -52,9 +53,9 @@ class Settler(LoopService):
         on_settled: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
         on_conflict: Callable[[Claim, str | None], Settlement],
     ) -> None:
-        """Settle on `backend`; `on_settled` hears of settlements that took hold, and of those too late to.
+        """Settle on `backend`; `on_settled` is called with the applied settlements and the stale ones.
 
-        `on_conflict` says what becomes of a message whose effects met another version of an item.
+        `on_conflict` answers the settlement of a message whose effects met another version of an item.
         """
         super().__init__()
         self._queue = backend.queue
@@ -65,40 +66,40 @@ class Settler(LoopService):
         self._news = asyncio.Event()
 
     def put(self, settlements: Sequence[Settlement]) -> None:
-        """Report these with the next group."""
+        """Report these settlements with the next group."""
         self._pending.extend(settlements)
         self._news.set()
 
     async def stop(self, grace_s: float) -> None:
-        """See `Service.stop`. What is still pending is settled first."""
+        """See `Service.stop`. Pending settlements are reported first."""
         await super().stop(grace_s)
         try:
             await self.flush()
-        except Exception as error:  # noqa: BLE001  their leases run out, and others run them again
+        except Exception as error:  # noqa: BLE001  leases run out, messages run again
             log.warning("settler.left_unsettled", settlements=len(self._pending), error=str(error))
 
     async def flush(self) -> None:
-        """Settle everything that was given so far."""
+        """Report all pending settlements."""
         while self._pending:
             group = [self._pending.popleft() for _ in range(min(GROUP_LIMIT, len(self._pending)))]
             try:
                 await self._settle_or_split(group)
             except BaseException:
-                self._pending.extendleft(reversed(group))  # the next try may find them settled: then stale
+                self._pending.extendleft(reversed(group))  # if they were settled after all: stale next time
                 raise
 
     async def _settle_or_split(self, group: list[Settlement]) -> None:
-        """Settle a group; if something in it cannot even be sent, settle its neighbours without it."""
+        """Settle a group; if one settlement cannot even be sent, settle the others without it."""
         try:
             await self._settle(group)
         except (ReverieError, OSError):
-            raise  # the backend is away: all of it again, later
+            raise  # the backend is away: the whole group is tried again later
         except Exception as error:
             if len(group) > 1:
                 for settlement in group:
                     await self._settle_or_split([settlement])
             elif group[0].move is Move.BURY and group[0].error == UNSETTLEABLE:
-                raise  # not even this can be written: it is not the message's fault
+                raise  # not even this can be written: the message is not the cause
             else:
                 log.warning(
                     "settlement.impossible", item_id=group[0].claim.message.item_id, error=repr(error)
@@ -107,7 +108,7 @@ class Settler(LoopService):
                 await self._settle_or_split([Settlement(claim=claim, move=Move.BURY, error=UNSETTLEABLE)])
 
     async def _turn(self) -> None:
-        if not self._pending:  # else the last turn failed, and nobody may bring news of it
+        if not self._pending:  # otherwise the last turn failed, and there may be no news
             await self._until_stopped(self._news.wait())
         self._news.clear()
         await self.flush()
@@ -134,12 +135,12 @@ class Settler(LoopService):
         self._on_settled(applied, stale)
         if conflicts:
             self._hand_back(conflicts)
-        for settlement, reason in rejected:  # it would be rejected again: its message is buried at once
+        for settlement, reason in rejected:  # it would be rejected again: bury the message at once
             log.error("settlement.rejected", item_id=settlement.claim.message.item_id, error=reason)
             self.put([Settlement(claim=settlement.claim, move=Move.BURY, error=reason)])
 
     def _hand_back(self, conflicts: Sequence[tuple[Settlement, str | None]]) -> None:
-        """Hand messages back that met a conflict, with all that follow them in their lanes."""
+        """Hand back the messages that met a conflict, and those that follow them in their lanes."""
         lanes: set[Lane] = set()
         back = [self._after_conflict(settlement, error, lanes) for settlement, error in conflicts]
         waiting = [
@@ -150,7 +151,7 @@ class Settler(LoopService):
         self._news.set()
 
     def _after_conflict(self, settlement: Settlement, error: str | None, lanes: set[Lane]) -> Settlement:
-        """What becomes of a message with a conflict: the first of its lane has met it, the others follow."""
+        """The new settlement of a message with a conflict, or of one that follows it in its lane."""
         lane = settlement.claim.lane
         if lane in lanes:
             return _released(settlement)
@@ -160,9 +161,9 @@ class Settler(LoopService):
     async def _apply(
         self, store: EffectStore, group: list[Settlement], rejected: list[tuple[Settlement, str]]
     ) -> list[Settlement]:
-        """Let the store apply what ends; the answer is what the queue is to settle.
+        """Let the store apply the settlements that end messages; the answer is what the queue must settle.
 
-        Those that the store rejects are added to `rejected`.
+        Settlements that the store rejects are added to `rejected`.
         """
         ending = [settlement for settlement in group if _concerns_store(settlement)]
         if not ending:
@@ -202,16 +203,16 @@ class Settler(LoopService):
 
 
 def _released(settlement: Settlement) -> Settlement:
-    """Hand a message back as if it had not run."""
+    """Release a message as if it had not run."""
     return Settlement(claim=settlement.claim, move=Move.RELEASE, attempt=False)
 
 
 def _concerns_store(settlement: Settlement) -> bool:
     """Whether the store must know of a settlement: it ends a message that another run may have begun to end.
 
-    Not if the queue has refused what the store has applied already. Not if it completes a message with
-    nothing to apply: another run, before it or beside it, would have cost the message a loss or come from a
-    person's hand.
+    The store need not know if it has already applied what the queue then refused. It need not know of a
+    message that completes without effects, losses and requeues either: another run would have cost the
+    message a loss, or a person would have requeued it.
     """
     if settlement.move not in ENDING:
         return False
@@ -225,7 +226,7 @@ def _concerns_store(settlement: Settlement) -> bool:
 
 
 def _as_applied(settlement: Settlement, answer: Applied) -> Settlement:
-    """The settlement as the store's inbox has it: an earlier run may have decided otherwise."""
+    """The settlement that the store's inbox records: an earlier run may have decided otherwise."""
     if answer.state == "closed":
         move = settlement.move if settlement.move is not Move.COMPLETE else Move.BURY
         error = settlement.error or "closed by an earlier run"

@@ -1,7 +1,7 @@
-"""A worker's slots: how many run, how many are free, and what may be claimed for them.
+"""A worker's slots: how many are in use, how many are free, and what may be claimed for them.
 
-Levels 1 and 2 have slots that others leave free. When there is more work than slots, levels are served by
-weight.
+Levels 1 and 2 have reserved slots that other levels leave free. When there is more work than slots, the slots
+are divided among the levels by weight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["WEIGHTS", "Slots"]
 
 WEIGHTS = {1: 16, 2: 4, 3: 1}
-"""At saturation, so many slots go to each level."""
+"""The weight of each level, by which slots are divided when there is more work than slots."""
 
 
 class Slots:
@@ -39,23 +39,23 @@ class Slots:
         self._last_served: Counter[str] = Counter()
         self._order = itertools.count(1)
         self.paces: defaultdict[str, Pace] = defaultdict(Pace)
-        """How fast each label goes."""
+        """label → how long its handler takes for one message."""
 
     def free(self, handler: Handler) -> int:
-        """How many more calls of this handler may run."""
+        """How many more calls of this handler may begin."""
         return handler.concurrency - self._active[handler.label]
 
     def take(self, label: str) -> None:
-        """A call of this label begins."""
+        """Occupy a slot for a call of this label."""
         self._active[label] += 1
         self._last_served[label] = next(self._order)
 
     def give_back(self, label: str) -> None:
-        """A call of this label has ended."""
+        """Free the slot of a call of this label that has ended."""
         self._active[label] -= 1
 
     def request(self, worker: str, handlers: Iterable[Handler]) -> ClaimRequest:
-        """Ask for as much as there is room for, of these handlers."""
+        """The request for as many messages of these handlers as there is room for."""
         free = self._settings.slots - self._active.total()
         wants = self._wants(handlers) if free > 0 else {}
         return ClaimRequest(
@@ -68,7 +68,7 @@ class Slots:
         )
 
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
-        """By label; those of which least is running come first, then those whose turn is longest ago."""
+        """The want of each label, ordered by the fewest running calls, then by the longest time unserved."""
         orchestrator, paused = self._registry.orchestrator, self._pauses.labels
         served = [(self._active[h.label], self._last_served[h.label], n, h) for n, h in enumerate(handlers)]
         wants = {}
@@ -100,7 +100,7 @@ class Slots:
         return rooms
 
     def _unused_reserves(self) -> Counter[int]:
-        """Slots that are kept free for each level; where slots are few, one is always left for everyone."""
+        """The free slots that are reserved for each level; at least one slot is never reserved."""
         level_of = self._registry.orchestrator.level
         running: Counter[int] = Counter()
         for label, count in self._active.items():
@@ -115,9 +115,9 @@ class Slots:
         return unused
 
     def _shares(self, free: int) -> Counter[int]:
-        """Divide the free slots by weight; what does not divide evenly is remembered for the next time.
+        """Divide the free slots by weight; the remainder is carried over to the next division.
 
-        A level that has no handler has a share too: work that waits long may move up to it.
+        A level without a handler has a share, too, because work that waits long may move up to it.
         """
         total = sum(WEIGHTS.values())
         rounds, rest = divmod(max(0, free), total)

@@ -1,4 +1,4 @@
-"""The supervisor: keeps worker processes running, and ends with them."""
+"""The supervisor: keeps worker processes running, and stops them when it stops."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Supervisor"]
 log = get_logger(__name__)
 
 RAN_WELL_S = 10.0
-"""A process that lived so long did start well: what it dies of later is counted anew."""
+"""A process that ran this long has started well: its failures are counted from zero again."""
 MARGIN_S = 10.0
-"""Beyond the grace time of its handlers, what a worker gets to report and to disconnect."""
+"""The time that a worker has to report and disconnect, after the grace time of its handlers."""
 
 
 class Supervisor:
-    """Runs `reverie worker` in so many processes; one that dies is started again. A `Service`."""
+    """Runs `reverie worker` in several processes, and starts a process that died again. A `Service`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
+        """The ids of the processes that run now."""
         return [child.pid for child in self._children]
 
     async def start(self) -> None:
@@ -62,7 +62,7 @@ class Supervisor:
             self._tasks = [asyncio.create_task(self._keep()) for _ in range(self._processes)]
 
     async def stop(self, grace_s: float) -> None:
-        """Ask every process to stop; after the grace time and a margin those that are left are killed."""
+        """Ask every process to stop; kill those that still run after the grace time and a margin."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -76,12 +76,12 @@ class Supervisor:
         await asyncio.wait(tasks)
 
     def hang_up(self) -> None:
-        """Ask every process to read its settings anew."""
+        """Ask every process to read its settings again."""
         for child in self._children:
             child.hang_up()
 
     def kill_now(self) -> None:
-        """End all processes without a grace time."""
+        """Kill all processes without a grace time."""
         for child in self._children:
             child.kill_now()
 
@@ -101,7 +101,7 @@ class Supervisor:
             await self._pause(pause)
 
     async def _run_one(self) -> dict[str, object]:
-        """Run one process to its end; how that came."""
+        """Run one process until it ends; the answer says how it ended."""
         try:
             child = ChildProcess(
                 "reverie.__main__",

@@ -1,4 +1,4 @@
-"""The timekeeper: does what time asks for, at the moment it asks."""
+"""The timekeeper: moves messages whose time has come: due, lost, or kept long enough."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 __all__ = ["Timekeeper"]
 
 LIMIT = 1000
-"""How many messages of each kind one step moves."""
+"""The most messages of each kind that one step moves."""
 
 
 class Timekeeper(LoopService):
-    """Stages what is due, hands on what was lost, forgets what was kept long enough; then sleeps."""
+    """Stages due messages, hands on lost ones, removes old statuses; then sleeps until more is due."""
 
     name = "timekeeper"
 
     def __init__(
         self, backend: Backend, store: EffectStore, on_ended: Callable[[Sequence[Message]], None]
     ) -> None:
-        """`on_ended` hears of messages that time itself has ended."""
+        """`on_ended` is called with messages that failed: past their deadline, or lost too often."""
         super().__init__()
         self._queue = backend.queue
         self._store = None if backend.capabilities.applies_effects else store
         self._on_ended = on_ended
 
     async def advance(self) -> bool:
-        """Do what is due now; answers whether there is more."""
+        """Move the messages that are due now; the answer is whether there are more."""
         done = await self._queue.advance(LIMIT)
         self._next_due = done.next_due
         if done.ended and self._store is not None:

@@ -53,9 +53,9 @@ __all__ = ["Worker"]
 log = get_logger(__name__)
 
 PRESENCE_RENEWALS = 3
-"""A worker counts as alive until it has missed so many renewals."""
+"""A worker counts as alive until it has missed this many renewals."""
 PREPARE_S = 2.0
-"""How long effects may be prepared before they are applied, by default."""
+"""Seconds for preparing the effects of a batch before they are applied, by default."""
 
 
 class Worker:
@@ -77,10 +77,10 @@ class Worker:
         prepare_s: float = PREPARE_S,
         finishes: Finishes | None = None,
     ) -> None:
-        """Nothing runs until `start`; `finishes` hears of every message that something has happened to.
+        """Nothing runs until `start`. `finishes` is told of every message that was settled or has ended.
 
-        `new_place` makes the executor of a place outside of this process. `middleware` stands around every
-        run, outside of the worker's own. Effects are prepared for at most `prepare_s` seconds.
+        `new_place` makes the executor of a place outside of this process. `middleware` runs around every run,
+        outside of the worker's own. Effects are prepared for at most `prepare_s` seconds.
         """
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._queue = backend.queue
@@ -94,21 +94,21 @@ class Worker:
         self._finishes = finishes or Finishes()
         self._recorder = recorder
         self._took: dict[int, float] = {}
-        """Seconds that handlers took, by the `id` of claims that are held; kept while someone listens."""
+        """`id` of a held claim → seconds that its handler took; filled while someone listens to events."""
         self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._line: LocalLine | None = None
         self._held: dict[int, Claim] = {}
-        """By `id`: a claim is one object from the queue's answer to its settlement."""
+        """`id` → claim: a claim stays the same object from the queue's answer to its settlement."""
         self._cancelled: set[Key] = set()
         self._pauses = Pauses(clock)
         self._slots = Slots(registry, settings, self._pauses)
         self._batches: dict[int, asyncio.Task[None]] = {}
         self._dangerous: Batch | None = None
-        """A batch that is to run with nobody beside it."""
+        """A batch that may kill this process, and therefore runs alone."""
         self._batch_ids = itertools.count(1)
         self.exhausted = asyncio.Event()
-        """Set when so many threads of sync handlers hang that no more are risked."""
+        """Set when so many threads hang that no more sync handlers are started."""
         self._placement = Placement(
             new_place,
             max_abandoned=settings.max_abandoned,
@@ -132,7 +132,7 @@ class Worker:
 
     @property
     def services(self) -> tuple[LoopService, ...]:
-        """The duties it consists of, as far as they are loops."""
+        """The worker's services that are loops."""
         return (self._producer, self._settler, self._timekeeper, self._canceller)
 
     async def start(self) -> None:
@@ -144,16 +144,16 @@ class Worker:
         self._line = LocalLine(self._desk, self._clock, self._cancelled)
         log.info("worker.started", worker=self.name, labels=[h.label for h in self._registry.handlers])
         try:
-            await self._renewer.renew()  # from now on everyone may count on this worker
+            await self._renewer.renew()  # from now on others know this worker
         except ReverieError as error:
             log.warning("worker.not_registered", error=str(error), hint="tried again with the next renewal")
         for service in (self._renewer, self._canceller, self._settler, self._timekeeper, self._producer):
             await service.start()
 
     async def stop(self, grace_s: float) -> None:
-        """Stop claiming, let handlers finish within the grace time, hand the rest back."""
+        """Stop claiming, let handlers finish within the grace time, and hand the rest back."""
         if not self._started:
-            await self._placement.close()  # a drain may have used it
+            await self._placement.close()  # `drain` may have used it
             return
         self._started, self._loop = False, None
         await self._producer.stop(grace_s)
@@ -169,14 +169,14 @@ class Worker:
         for service in (self._timekeeper, self._canceller, self._settler, self._renewer):
             await service.stop(grace_s)
         try:
-            await self._queue.renew([], 0, Presence(worker=self.name, labels=()))  # it takes its leave
+            await self._queue.renew([], 0, Presence(worker=self.name, labels=()))  # sign off
         except ReverieError as error:
             log.info("worker.left_without_notice", error=str(error))
         await self._placement.close()
         log.info("worker.stopped", worker=self.name)
 
     async def drain(self) -> None:
-        """Without being started: run all that is ready now, and what follows from it, until nothing is."""
+        """Run all messages that are ready, and what follows from them, without `start`; then return."""
         self._line = LocalLine(self._desk, self._clock, self._cancelled)
         await self._renewer.start()
         try:
@@ -194,14 +194,14 @@ class Worker:
             await self._renewer.stop(self._settings.grace_s)
 
     def request(self) -> ClaimRequest:
-        """What there is room for now: nothing, while something that may kill this process is to run alone."""
+        """The request for what there is room for now: nothing while a dangerous batch waits or runs alone."""
         handlers: Sequence[Handler] = self._registry.handlers if self._dangerous is None else ()
         if self._placement.too_many:
             handlers = [handler for handler in handlers if handler.place != "thread"]
         return self._slots.request(self.name, handlers)
 
     def take(self, claims: Sequence[Claim]) -> None:
-        """Begin to run what was claimed."""
+        """Begin to run these claims."""
         timed = self._recorder.dequeued(claims, self.name)
         by_label: dict[str, list[Claim]] = {}
         for claim in claims:
@@ -220,12 +220,12 @@ class Worker:
                 elif self._dangerous is None:
                     self._dangerous = batch
                 else:
-                    self._hand_back(batch)  # it would be lost with the other
+                    self._hand_back(batch)  # a second dangerous batch would be lost with the first
         if self._dangerous is not None:
             self._begin_dangerous(self._dangerous)
 
     def _begin_dangerous(self, batch: Batch) -> None:
-        """Run what may kill this process, once nothing else is held here that would be lost with it."""
+        """Run the dangerous batch, once this worker holds no other claims that would be lost with it."""
         if not self._batches and len(self._held) == len(batch.claims):
             self._start(batch)
 
@@ -237,26 +237,26 @@ class Worker:
         self._settler.put(self._policy.settlements(batch, [None] * len(batch.claims)))
 
     def more_room(self) -> None:
-        """A handler was registered, or there is another reason to look again. Safe from any thread."""
+        """Ask for claims again, because a handler was added or threads came back. Safe from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._producer.room)
 
     def use(self, middleware: Sequence[Middleware]) -> None:
-        """Let these stand around every run that begins from now on, the first outermost."""
+        """Use this middleware around every run that begins from now on, the first outermost."""
         self._chain = chain((*middleware, *debugging()), self._execute)
 
     async def _run(self, batch: Batch) -> None:
-        """Run a batch to its settlements."""
-        outcomes: Outcomes = [None] * len(batch.claims)  # handed back, should anything go wrong
+        """Run a batch, and give its settlements to the settler."""
+        outcomes: Outcomes = [None] * len(batch.claims)  # handed back if the task is cancelled
         began = time.monotonic()
         self._recorder.started(batch.claims, self.name)
         try:
             outcomes = await self._chain(batch)
-        except Exception as error:  # no place to run it, or a bug of this program
+        except Exception as error:  # its place cannot be made, or a bug of Reverie
             log.exception("run.failed", label=batch.label)
             outcomes = [read_answer(error)] * len(batch.claims)
         finally:
-            if batch.seconds is not None:  # where its executor does not say, as long as the whole batch
+            if batch.seconds is not None:  # if the executor does not measure, the time of the whole batch
                 took = time.monotonic() - began
                 for claim, outcome in zip(batch.claims, outcomes, strict=True):
                     if outcome is not None:
@@ -274,12 +274,12 @@ class Worker:
                 self._producer.room()
 
     async def _prepare(self, settlements: list[Settlement]) -> list[Settlement]:
-        """Let the store prepare the effects of a batch before they come to the settler, if that is quick."""
+        """Let the store prepare the effects of a batch before they are settled, if that is quick."""
         effects = [effect for settlement in settlements for effect in settlement.effects]
         try:
             async with asyncio.timeout(self._prepare_s):
                 prepared = await self._store.prepare(effects)
-        except Exception as error:  # noqa: BLE001  it is done when they are applied, or later
+        except Exception as error:  # noqa: BLE001  prepared when applied, or later
             log.warning("effects.not_prepared", effects=len(effects), error=repr(error))
             return settlements
         return [
@@ -288,7 +288,7 @@ class Worker:
         ]
 
     async def _execute(self, batch: Batch) -> Outcomes:
-        """Run a batch, as far as no refused credential holds it back."""
+        """Run the messages of a batch that no refused credential holds back."""
         if batch.handler.label in self._pauses.labels:
             return await self._breaker.run(batch, self._place)
         outcomes = await self._place(batch)
@@ -297,7 +297,7 @@ class Worker:
         return outcomes
 
     async def _place(self, batch: Batch) -> Outcomes:
-        """Run a batch where its handler runs, and observe how long its messages take."""
+        """Run a batch in its handler's place, and measure how long its messages take."""
         handler = batch.handler
         context = Context(worker=self.name, timeout_s=handler.timeout_s, line=self._line)
         began = time.monotonic()
@@ -312,12 +312,12 @@ class Worker:
         return Presence(worker=self.name, labels=labels, lives_ms=lives_ms)
 
     def _cancel(self, keys: Sequence[Key]) -> None:
-        """Someone wants these cancelled. Safe from any thread."""
+        """Cancel these messages, if they are held. Safe from any thread."""
         if keys and self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel_held, keys)
 
     def _cancel_held(self, keys: Sequence[Key]) -> None:
-        held = {claim.key for claim in self._held.values()}  # the news may be older than a settlement
+        held = {claim.key for claim in self._held.values()}  # a message may have been settled meanwhile
         self._cancelled.update(key for key in keys if key in held)
         self._placement.cancel(self._cancelled)
 

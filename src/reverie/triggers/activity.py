@@ -1,4 +1,4 @@
-"""Noting that users were active: a new memory from outside touches the triggers that wait for activity."""
+"""Note the activity of users: a new memory from outside touches the triggers that wait for activity."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ __all__ = ["ActivityNotes"]
 log = get_logger(__name__)
 
 LABEL = "add"
-"""Messages of this label are a user's activity."""
+"""The label of the messages that count as activity of a user."""
 REST_S = 1.0
-"""A user is noted behind an answer at most once in so many seconds."""
+"""Activity of one user is noted in the background at most once in this many seconds."""
 MOST_KNOWN = 100_000
-"""Users of whom it is known when they were noted; of more, all are forgotten."""
+"""The most users whose last noted activity is remembered; beyond that, all are forgotten."""
 
 
 class ActivityNotes:
-    """Notes activity behind the answer to a message, for all triggers at once. Safe from any thread.
+    """Notes activity in the background, after a message was answered, for all triggers. Safe from any thread.
 
-    Only messages that were accepted as new count, and only those from outside: what follows from other work
-    or was fired by a trigger never comes here.
+    Only messages from outside that were accepted as new count. Follow-ups and messages that a trigger has
+    fired are never noted.
     """
 
     def __init__(self, triggers: Triggers) -> None:
         self._triggers = triggers
         self._lock = threading.Lock()
         self._waiting: dict[str, Who] = {}
-        """By user key: activity that is not noted yet."""
+        """user key → user whose activity is not noted yet."""
         self._noted: dict[str, float] = {}
-        """By user key: when activity was last noted, by the monotonic clock."""
+        """user key → when activity was last noted, by the monotonic clock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Note on the running event loop from now on."""
+        """Note activity on the running event loop from now on."""
         self._loop = asyncio.get_running_loop()
 
     def note(self, messages: Sequence[Message], answers: Sequence[Submitted]) -> None:
-        """Note the users of newly accepted memories soon."""
+        """Soon note the activity of the users whose new memories were accepted."""
         now, triggers = _now(), self._triggers
         nothing_served = not triggers.served and now < triggers.served_until
         if nothing_served or not any(message.label == LABEL for message in messages):
@@ -69,9 +69,9 @@ class ActivityNotes:
             self._loop.call_soon_threadsafe(self._begin)
 
     async def note_now(self, message: Message) -> tuple[bool, str | None]:
-        """Note the user of one message; whether that scheduled a run, and why it could not be noted.
+        """Note the activity of a message's user; answer whether this scheduled a run, and the error if any.
 
-        It does not raise: the message is kept already, and a refusal would make its sender send it again.
+        Does not raise, because the message is already kept: after an error, its sender would send it again.
         """
         who = who_of(message)
         with self._lock:
@@ -83,14 +83,14 @@ class ActivityNotes:
             return False, str(error)
 
     async def flush(self) -> None:
-        """Return when all activity so far is noted."""
+        """Wait until all activity so far is noted."""
         task = self._task
         if task is not None and task.get_loop() is asyncio.get_running_loop():
             await asyncio.wait({task})
         await self._note_waiting()
 
     async def close(self) -> None:
-        """Note what waits, and nothing after that until the next `open`."""
+        """Note the waiting activity, and nothing more until the next `open`."""
         self._loop = None
         await self.flush()
 

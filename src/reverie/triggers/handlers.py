@@ -22,7 +22,7 @@ FAILED = "the handler answered False"
 def message_handler(task_type: str, function: Callable[..., Any]) -> Callable[[Message], Any]:
     """Make a handler that calls `function(user_id, device_id, agent_id)`; without a user, all are None.
 
-    False is a failure, like an exception: the run is tried again. Anything else is success.
+    If the function answers False, the run has failed, as after an exception. Any other answer is success.
     """
     by_name = _takes_names(task_type, function)
 

@@ -22,7 +22,7 @@ MISSED_MS = 600_000
 
 
 class TriggerWatch:
-    """Compares the types in force with what it saw before."""
+    """Compares the statistics of the types in force with those of its last look."""
 
     def __init__(self, backend: Backend, types: TriggerTypes) -> None:
         self._backend = backend
@@ -30,7 +30,7 @@ class TriggerWatch:
         self._before: dict[str, _Before] = {}
 
     async def look(self, late_s: float) -> TriggerHealth:
-        """The health of all types. How late each type is, is found out only if one is late by `late_s`."""
+        """The health of all types. The lateness of each type is measured only if one is late by `late_s`."""
         store = self._backend.triggers
         known = await store.types()
         statistics = {one.task_type: one for one in await store.statistics()}
@@ -47,7 +47,7 @@ class TriggerWatch:
         )
 
     async def _late(self, types: Mapping[str, Sequence[str]], late_s: float) -> tuple[int, dict[str, float]]:
-        """The time; and if a trigger is late by `late_s` seconds, by how many the oldest of each type is."""
+        """The present time, and the lateness of each type in seconds if a trigger is late by `late_s`."""
         due = await self._backend.triggers.due(types, 1)
         late_ms = late_s * 1000
         if not due.triggers or due.now - due.triggers[0].scheduled_at <= late_ms:
@@ -61,7 +61,7 @@ class TriggerWatch:
 
 
 class _Before:
-    """What was known of a type at the last look."""
+    """The statistics of a type at the last look."""
 
     def __init__(self, seen: TypeStatistics) -> None:
         """If every run of a type so far has failed, all of them count as failures in a row."""

@@ -1,4 +1,4 @@
-"""What people see of trigger types: settings, statistics, and their triggers page by page."""
+"""Describe trigger types to people: settings, statistics, and their triggers page by page."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ async def overview(backend: Backend, known: Sequence[KnownType]) -> list[TypeOve
 async def page(backend: Backend, task_type: str, after: str, limit: int) -> TriggerPage:
     """At most `limit` triggers of a type, by user key.
 
-    One more if the page would end at the trigger of no user: its key is "", which as `after` means the start.
+    A page that would end at the trigger of no user has one more, because the key of that trigger is "", which
+    as `after` means the start.
     """
     rows = await backend.triggers.states(task_type, after=after, limit=limit + 2)
     if len(rows) > limit and rows[limit - 1].user_key == GLOBAL_KEY:

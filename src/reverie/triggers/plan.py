@@ -69,17 +69,17 @@ def _message(trigger: DueTrigger, due: int, level: int) -> Message:
 
 
 def _run_id(trigger: DueTrigger, due: int) -> str:
-    """The id of the run at a due time: always the same, and therefore nobody can fire it twice."""
+    """The id of the run at a due time. It is always the same: a due time cannot be fired twice."""
     own = f"{trigger.task_type}:{trigger.user_key}" if trigger.user_key else trigger.task_type
     text = f"{own}:{due}"
     if len(text.encode()) > LONGEST_ID:
         text = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    last = trigger.last_item_id or ""  # the same if a person asks for two runs within a millisecond
+    last = trigger.last_item_id or ""  # equal if a person asks for two runs within a millisecond
     return f"{last}+" if last.rstrip("+") == text else text
 
 
 def jitter_ms(settings: TaskSettings, user_key: str, due: int) -> int:
-    """By how many milliseconds a due time is later: as if by chance, but the same in all processes."""
+    """Milliseconds to add to a due time: seemingly random, but the same in all processes."""
     if not settings.jitter:
         return 0
     digest = hashlib.blake2b(f"{user_key}:{due}".encode(), digest_size=8).digest()

@@ -21,7 +21,7 @@ class Schedule(Protocol):
     """Due times, in epoch milliseconds."""
 
     def first(self, now: int) -> int:
-        """The first due time of a schedule that begins now: not now, or all would run at the first start."""
+        """The first due time of a schedule that begins now. It is not now: the first start runs nothing."""
         ...
 
     def after(self, due: int, moment: int) -> int:

@@ -1,4 +1,4 @@
-"""The triggers of a process: types and handlers, the clock, and all that can be asked of them."""
+"""The triggers of a process: their types and handlers, their clock, and all operations on them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ __all__ = ["Triggers", "Who"]
 log = get_logger(__name__)
 
 SERVED_S = 5.0
-"""How long it is known which activity types a handler serves; then live workers are asked again."""
+"""How long to trust the list of served activity types; after that, live workers are asked again."""
 
 
 class Who(TypedDict, total=False):
-    """The user for whom a trigger runs; without any id, the trigger of a periodic or cron type."""
+    """The user for whom a trigger runs; a trigger of a periodic or cron type has no ids."""
 
     user_id: str | None
     device_id: str | None
@@ -66,9 +66,9 @@ class Triggers:
         limits: MessageLimits,
         opened: Callable[[], Awaitable[None]],
     ) -> None:
-        """`register` lets a function handle a type, `handles` says whether one does.
+        """`register` makes a function the handler of a type; `handles` says whether a type has a handler.
 
-        `opened` opens the backend; it is awaited before the first use.
+        `opened` opens the backend, and is awaited before each use.
         """
         self._backend = backend
         self._register = register
@@ -80,7 +80,7 @@ class Triggers:
         self.served: Mapping[str, TaskSettings] = {}
         """The enabled activity types that a handler serves."""
         self.served_until = 0.0
-        """Until when that is known, by the monotonic clock."""
+        """Until when `served` is trusted, by the monotonic clock."""
         self.keys = UserKeyBuilder(settings.user_key_config)
         self.types = TriggerTypes(settings, backend, self.keys.get_key_dimensions())
         self._watch = TriggerWatch(backend, self.types)
@@ -96,7 +96,7 @@ class Triggers:
     # -- types and handlers -------------------------------------------------------------------------
 
     def define(self, task_type: str, settings: TaskSettings) -> None:
-        """Add a type, unless the settings name it: they win."""
+        """Add a type. If the settings have a type of this name, they win."""
         self.types.define(task_type, settings)
 
     def handle(self, task_type: str, function: Callable[..., Any]) -> None:
@@ -116,7 +116,7 @@ class Triggers:
         self.look_again()
 
     def look_again(self) -> None:
-        """Other types are in force or handled: look again what to fire and to touch. Safe from any thread."""
+        """Learn again which types to fire and to touch, because they have changed. Safe from any thread."""
         self.served_until = 0.0
         self.clock.look()
 
@@ -127,21 +127,21 @@ class Triggers:
             self._register(task_type, self._handlers[task_type], settings)
 
     async def _fired_here(self) -> Mapping[str, TaskSettings] | None:
-        """The types that this process fires: those in force that it handles; None if it handles none."""
+        """The types that this process fires: the types in force that it handles; None if it handles none."""
         if not self.enabled or not any(self._handles(name) for name in self.types.names):
             return None
         await self.ready()
         for task_type in self._handlers:
-            self._register_one(task_type)  # others may have brought another timeout into force
+            self._register_one(task_type)  # another instance may have changed the timeout
         return {name: own for name, own in self.types.in_force.items() if self._handles(name)}
 
     async def start(self) -> None:
-        """Fire due triggers from now on. Nothing is fired while triggers are not enabled."""
+        """Fire due triggers from now on, as long as triggers are enabled."""
         try:
             await self._learn_served()
-        except ReverieError as error:  # the first activity tries again
+        except ReverieError as error:  # tried again at the first activity
             log.warning("trigger.types_not_known", error=str(error))
-        await self._fired_here()  # a mistake in the types is reported now
+        await self._fired_here()  # raises now if a type is misconfigured
         await self.clock.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -159,10 +159,10 @@ class Triggers:
         await self._opened()
         await self.types.bring_into_force()
 
-    # -- what may be asked --------------------------------------------------------------------------
+    # -- operations on triggers ---------------------------------------------------------------------
 
     async def schedule(self, task_type: str, whose: Sequence[Who]) -> list[bool]:
-        """Note activity of users; for each, whether a new run was scheduled."""
+        """Note activity of users; answer for each user whether a new run was scheduled."""
         settings = await self._settings_of(task_type) if self.enabled else None
         if settings is None or settings.trigger_mode != "user_activity":
             log.warning("trigger.not_scheduled", task_type=task_type, reason=self._why_not(task_type))
@@ -184,7 +184,7 @@ class Triggers:
     async def touch(self, whose: Sequence[Who]) -> list[bool]:
         """Note activity of users for every enabled activity type that a handler serves.
 
-        For each user: whether a run was scheduled.
+        Answers for each user whether a run was scheduled.
         """
         await self._learn_served()
         activities: list[Activity] = []
@@ -202,7 +202,7 @@ class Triggers:
     async def fire_for_puller(self, task_type: str) -> TaskSettings | None:
         """Fire the due triggers of a type without a handler, for a caller who claims the messages itself.
 
-        The answer is the settings of the type; None if it is not in force, or somebody handles it.
+        The answer is the settings of the type; None if the type is not in force, or has a handler.
         """
         settings = await self._settings_of(task_type) if self.enabled else None
         if settings is None:
@@ -220,9 +220,9 @@ class Triggers:
         return await self._backend.triggers.types()
 
     async def overview(self, task_type: str | None = None) -> list[TypeOverview]:
-        """The settings and statistics of each type, or only of one.
+        """The settings and statistics of each type in force, or only of one.
 
-        If none is in force yet, of the types that this process is configured with.
+        If no type is in force yet, these are the types that this process is configured with.
         """
         await self.ready()
         known = await self._backend.triggers.types() or self.types.configured()
@@ -238,7 +238,7 @@ class Triggers:
         return await page(self._backend, task_type, after, limit)
 
     async def health(self, late_s: float) -> TriggerHealth | None:
-        """The health of the types in force, `late_s` seconds after its due time being late; None if off."""
+        """The health of the types in force; a trigger is late after `late_s` seconds. None if not enabled."""
         return await self._watch.look(late_s) if self.enabled else None
 
     async def statistics(self) -> list[TypeStatistics]:
@@ -247,18 +247,18 @@ class Triggers:
         return await self._backend.triggers.statistics()
 
     async def states(self, task_type: str, *, after: str = "", limit: int = 100) -> list[TriggerState]:
-        """The triggers of a type by user key, those after `after`."""
+        """The triggers of a type, by user key, starting after the key `after`."""
         await self._known(task_type)
         return await self._backend.triggers.states(task_type, after=after, limit=limit)
 
     async def state(self, task_type: str, who: Who) -> TriggerState | None:
-        """One trigger; None if there is none."""
+        """The trigger of a type for a user; None if there is none."""
         await self._known(task_type)
         found = await self._backend.triggers.states(task_type, self.key_of(who))
         return found[0] if found else None
 
     async def run_now(self, task_type: str, who: Who) -> bool:
-        """Let a trigger be due now; False if its type is disabled."""
+        """Make a trigger due now; False if its type is disabled."""
         settings = await self._known(task_type)
         if settings.trigger_mode == "user_activity":
             activity = self._activity(task_type, settings, who)
@@ -269,14 +269,14 @@ class Triggers:
         return await self._backend.triggers.control(RunTrigger(activity))
 
     async def cancel(self, task_type: str, who: Who) -> bool:
-        """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
+        """Forget the scheduled run of a trigger, and cancel its present run; False if there is neither."""
         settings = await self._known(task_type)
         if settings.trigger_mode == "user_activity":
             who = {**who, "user_id": who.get("user_id") or ""}  # an empty id is refused
         return await self.cancel_key(task_type, self.key_of(who))
 
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
-        """Do the same for a user key of the backend."""
+        """Like `cancel`, by the user key of the trigger."""
         await self._known(task_type)
         forgotten = await self._backend.triggers.control(CancelTrigger(task_type, user_key))
         found = await self._backend.triggers.states(task_type, user_key)
@@ -287,7 +287,7 @@ class Triggers:
         return forgotten or bool(result.changed or result.requested)
 
     async def switch(self, task_type: str, *, enabled: bool) -> None:
-        """Enable or disable a type for everyone, until a configuration of a higher version comes."""
+        """Enable or disable a type in all processes, until a configuration of a higher version comes."""
         await self._known(task_type)
         await self._backend.triggers.control(SwitchType(task_type, enabled=enabled))
         await self.types.refresh()
@@ -317,7 +317,7 @@ class Triggers:
         return "it is disabled"
 
     def key_of(self, who: Who) -> str:
-        """The user key that ids make; the one of no user without a user id."""
+        """The user key of these ids; without a user id, the key of the trigger that belongs to no user."""
         user_id = who.get("user_id")
         return (
             GLOBAL_KEY
