@@ -58,13 +58,15 @@ class Slots:
         """The request for as many messages of these handlers as there is room for."""
         free = self._settings.slots - self._active.total()
         wants = self._wants(handlers) if free > 0 else {}
+        rooms = self._rooms(free)
+        fullest = (min(want.slots, rooms[want.level].most) * want.per_slot for want in wants.values())
         return ClaimRequest(
             worker=worker,
             wants=wants,
             lease_ms=round(self._settings.lease_s * 1000),
             slots=max(0, free),
-            enough=max((want.slots * want.per_slot for want in wants.values()), default=None),
-            levels=self._rooms(free),
+            levels=rooms,
+            enough=max(fullest, default=None),
         )
 
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:

@@ -302,7 +302,7 @@ class Worker:
         context = Context(worker=self.name, timeout_s=handler.timeout_s, line=self._line)
         began = time.monotonic()
         outcomes = await self._placement.run(batch, context, handler.timeout_s)
-        ran = len(outcomes) - outcomes.count(None)
+        ran = len([outcome for outcome in outcomes if outcome is not None])
         self._slots.paces[handler.label].observe(max(1, ran), time.monotonic() - began)
         return outcomes
 
