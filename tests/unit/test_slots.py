@@ -77,3 +77,19 @@ def test_labels_of_which_least_is_running_come_first() -> None:
     given = slots(8)
     given[0].take("level-1")
     assert next(iter(ask(given).wants)) != "level-1"
+
+
+def test_a_claim_is_enough_that_fills_the_room_of_a_level() -> None:
+    given = slots(8)
+    assert ask(given).enough == 7
+    for _ in range(6):
+        given[0].take("level-1")
+    assert ask(given).enough == 2
+
+
+def test_an_empty_claim_is_never_enough() -> None:
+    own, registry = slots(3, 1, 3)
+    own.take("level-3")
+    request = own.request("w", [handler for handler in registry.handlers if handler.label == "level-3"])
+    assert (list(request.wants), most(request)[2]) == (["level-3"], 0)
+    assert request.enough == 1

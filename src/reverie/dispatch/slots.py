@@ -66,7 +66,7 @@ class Slots:
             lease_ms=round(self._settings.lease_s * 1000),
             slots=max(0, free),
             levels=rooms,
-            enough=max(fullest, default=None),
+            enough=max([1, *fullest]),
         )
 
     def _wants(self, handlers: Iterable[Handler]) -> dict[str, Want]:
