@@ -59,6 +59,19 @@ class Service:
     async def stop(self, grace_s):
         EVENTS.append(("stopped", grace_s))
 
+class Unwilling(Service):
+    """Neither starts nor stops."""
+
+    async def start(self):
+        raise RuntimeError("not today")
+
+    async def stop(self, grace_s):
+        raise RuntimeError("nor now")
+
+class Clinging(Service):
+    async def stop(self, grace_s):
+        raise RuntimeError("not yet")
+
 def work(message):
     return None
 
@@ -102,6 +115,41 @@ def test_a_store_a_place_and_a_service_by_import_path(brought, tmp_path: Path) -
         ("stopped", 7),
         ("closed", "place"),
     ]
+
+
+def with_services(tmp_path: Path, *names: str) -> Scheduler:
+    settings = load_settings(
+        queue={"url": f"sqlite:///{tmp_path / 'q.db'}", "durability": "normal"},
+        worker={"grace_s": 7},
+        services=[f"brought_by_a_user:{name}" for name in names],
+    )
+    return Scheduler(settings=settings)
+
+
+def test_a_service_that_cannot_start_leaves_nothing_running(brought, tmp_path: Path, caplog) -> None:
+    scheduler = with_services(tmp_path, "Service", "Unwilling")
+    with pytest.raises(RuntimeError, match="not today"):
+        scheduler.start()
+    assert brought.EVENTS == [("started", "service"), ("stopped", 7)]
+    assert scheduler.runtime.loops() == []
+    assert "nor now" in caplog.text
+    assert scheduler.run(scheduler.runtime.backend.views.workers()) == []
+    scheduler.close()
+
+
+def test_a_service_that_cannot_stop_keeps_no_other_from_it(brought, tmp_path: Path, caplog) -> None:
+    scheduler = with_services(tmp_path, "Service", "Clinging")
+    with scheduler:
+        pass
+    assert brought.EVENTS == [("started", "service"), ("started", "service"), ("stopped", 7)]
+    assert "not yet" in caplog.text
+    with scheduler.used():
+        assert scheduler.run(workers(scheduler)) == []
+
+
+async def workers(scheduler: Scheduler) -> list[object]:
+    await scheduler.runtime.open()
+    return list(await scheduler.runtime.backend.views.workers())
 
 
 @pytest.mark.parametrize(
