@@ -218,6 +218,38 @@ def test_two_workers_that_change_one_item_lose_no_change(scheduler: Scheduler) -
     assert (words[0], sorted(words[1:])) == ("start", ["one", "two"])
 
 
+@pytest.mark.parametrize("memory", ["q.db", "m.db"], ids=["one database", "two databases"])
+def test_two_schedulers_that_change_one_item_lose_no_change(tmp_path, memory: str) -> None:
+    """The same with two workers, each with its own connections, as in two processes."""
+    settings = load_settings(
+        queue={"url": f"sqlite:///{tmp_path / 'q.db'}", "durability": "normal"},
+        memory={"url": f"sqlite:///{tmp_path / memory}"},
+        data_dir=tmp_path,
+    )
+    both = threading.Barrier(2)
+    conflicts = []
+
+    def work(message: Message, ctx) -> Done:
+        done = append(message, ctx)
+        conflicts.append(message.conflicts)
+        if message.conflicts == 0:
+            both.wait(30)  # both have read the first version
+        return done
+
+    with Scheduler(settings=settings).used() as first, Scheduler(settings=settings).used() as second:
+        remember(first, "note", "start")
+        first.handler("one")(work)
+        second.handler("two")(work)
+        receipts = [first.submit(label, user_id="ann", content=label) for label in ("one", "two")]
+        first.start()
+        second.start()
+        for receipt in receipts:
+            assert first.wait(receipt.item_id, user_id="ann").status is Status.COMPLETED
+        words = first.memory.get("note", user_id="ann").text.split()
+    assert sorted(conflicts) == [0, 0, 1]
+    assert (words[0], sorted(words[1:])) == ("start", ["one", "two"])
+
+
 def test_a_lane_whose_second_message_builds_on_the_first(scheduler: Scheduler) -> None:
     """A batch sees its own first message; when that meets a conflict, the second is handed back with it."""
     remember(scheduler, "note", "start")
