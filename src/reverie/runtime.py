@@ -16,6 +16,7 @@ from reverie.assembly import (
     trigger_options,
 )
 from reverie.base.clock import SystemClock
+from reverie.base.logs import get_logger
 from reverie.base.service import LoopService
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.intake import Intake
@@ -40,7 +41,7 @@ from reverie.triggers.activity import ActivityNotes
 from reverie.triggers.service import Triggers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from reverie.base.clock import Clock
     from reverie.base.service import Service
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from reverie.triggers.settings import TaskSettings
 
 __all__ = ["ALL_DUTIES", "Duty", "Runtime"]
+
+log = get_logger(__name__)
 
 FLUSH_S = 1.0
 """How long event subscribers may take to receive the last events at the stop, in seconds."""
@@ -149,19 +152,24 @@ class Runtime:
             self.opened = True
 
     async def start(self, duties: Collection[Duty] = ALL_DUTIES) -> None:
-        """Start the services of these duties, in the order of `_all_services`. Idempotent."""
+        """Start the services of these duties, in the order of `_all_services`. Idempotent.
+
+        If one cannot start, those that this call has started are stopped again.
+        """
         if "work" in duties and not self.works_here:
             self._check_startup_mode()
         await self.open()
         started = {id(entry.service) for entry in self._services}
         has_supervisor = any(isinstance(entry.service, Supervisor) for entry in self._services)
+        before = list(self._services)
         try:
             for entry in self._all_services(has_supervisor=has_supervisor):
                 if entry.duty in duties and id(entry.service) not in started:
-                    await entry.service.start()
                     self._services.append(entry)
+                    await entry.service.start()
         except BaseException:
-            await self.stop()  # nobody will do it: a start that fails has begun nothing
+            begun, self._services = self._services[len(before) :], before
+            await self._stop_services(begun)
             raise
 
     async def stop(self) -> None:
@@ -170,11 +178,9 @@ class Runtime:
         The runtime can be started again, on any event loop.
         """
         services, self._services = self._services, []
-        for entry in reversed(services):
-            await entry.service.stop(self.settings.worker.grace_s)
         if all(entry.service is not self.worker for entry in services):
-            await self.worker.stop(self.settings.worker.grace_s)  # a drain may have used it
-        self.worker = self._new_worker()
+            services.insert(0, _Entry("work", self.worker))  # a drain may have used it
+        await self._stop_services(services)
         if self.opened:
             await self.activity.close()
         await asyncio.to_thread(self.bus.flush, FLUSH_S)
@@ -185,6 +191,16 @@ class Runtime:
         await self.backend.close()
         await self.store.close()
         self.opened = False
+
+    async def _stop_services(self, services: Sequence[_Entry]) -> None:
+        """Stop services, the last first. One that cannot stop does not keep the others from it."""
+        for entry in reversed(services):
+            try:
+                await entry.service.stop(self.settings.worker.grace_s)
+            except Exception:
+                log.exception("service.not_stopped", service=type(entry.service).__name__)
+        if any(entry.service is self.worker for entry in services):
+            self.worker = self._new_worker()
 
     async def drain(self) -> None:
         """Without a start: fire due triggers and run ready messages until nothing is left."""

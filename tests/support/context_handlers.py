@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from reverie import Cancel, Done, Message, Remember, ReverieError, Revise
@@ -88,3 +89,25 @@ def watch_batch(messages: list[Message], ctx) -> dict:
     while not ctx.line.is_cancelled(first.key):
         pass
     return {message.key: Cancel() if message is first else Done() for message in messages}
+
+
+def leave_a_thread(message: Message, ctx) -> None:
+    """Answer while a thread of the handler still asks; the content `next` only answers."""
+    if message.content != "next":
+        asked = threading.Event()
+
+        def ask() -> None:
+            asked.set()
+            ctx.models.embed(["slow"])
+
+        threading.Thread(target=ask, daemon=True).start()
+        asked.wait(30)
+
+
+def look_at_neighbour(message: Message, ctx) -> Done:
+    """Ask for the memories of the user that the content names."""
+    try:
+        ctx.memory_of(Message(user_id=message.content, label="x")).items(["note"])
+    except ReverieError as error:
+        return Done(effects=[Remember(memory_id="refused", text=str(error))])
+    return Done()

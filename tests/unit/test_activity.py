@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from reverie import AsyncScheduler, Done, Message, Scheduler, Turn
+from reverie.backends.moves import Submitted
 from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
@@ -84,6 +86,44 @@ async def test_a_user_is_noted_at_most_once_a_second(
         await scheduler.memory.add("tea", user_id="ann")
         await notes.flush()
     assert touched == [["ann"], ["ann"]]
+
+
+async def test_what_comes_as_the_last_note_ends_is_noted(
+    scheduler: AsyncScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread may note something after the task has looked for the last time, and before it has ended."""
+    touched: list[str] = []
+    second = asyncio.Event()
+
+    async def touch(whose):
+        touched.extend(who["user_id"] for who in whose)
+        if "bob" in touched:
+            second.set()
+        return [False] * len(whose)
+
+    runtime = scheduler.runtime
+    original = runtime.activity._note_waiting
+
+    async def note_waiting() -> None:
+        await original()
+        if "bob" not in touched:
+            message = Message(user_id="bob", label="add")
+            runtime.activity.note([message], [Submitted(message.item_id, "accepted")])
+
+    monkeypatch.setattr(runtime.triggers, "touch", touch)
+    monkeypatch.setattr(runtime.activity, "_note_waiting", note_waiting)
+    await scheduler.memory.add("tea", user_id="ann")
+    async with asyncio.timeout(10):
+        await second.wait()
+    assert touched == ["ann", "bob"]
+
+
+async def test_nothing_is_noted_once_triggers_are_switched_off(scheduler: AsyncScheduler) -> None:
+    await scheduler.memory.add("tea", user_id="ann")
+    assert await noted(scheduler) == {"served": ["ann:default:default"]}
+    scheduler.runtime.triggers.reload(load_settings(scheduler={"enabled": False, "tasks": TASKS}).scheduler)
+    await scheduler.memory.add("milk", user_id="bob")
+    assert await noted(scheduler) == {"served": ["ann:default:default"]}
 
 
 async def test_follow_ups_and_fired_messages_are_no_activity(scheduler: AsyncScheduler) -> None:

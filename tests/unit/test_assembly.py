@@ -59,9 +59,18 @@ class Service:
     async def stop(self, grace_s):
         EVENTS.append(("stopped", grace_s))
 
-class Broken(Service):
+class Unwilling(Service):
+    """Neither starts nor stops."""
+
     async def start(self):
-        raise OSError("there is no such port")
+        raise RuntimeError("not today")
+
+    async def stop(self, grace_s):
+        raise RuntimeError("nor now")
+
+class Clinging(Service):
+    async def stop(self, grace_s):
+        raise RuntimeError("not yet")
 
 def work(message):
     return None
@@ -108,14 +117,39 @@ def test_a_store_a_place_and_a_service_by_import_path(brought, tmp_path: Path) -
     ]
 
 
-def test_a_service_that_does_not_start_leaves_nothing_running(brought) -> None:
-    services = ["brought_by_a_user:Service", "brought_by_a_user:Broken"]
-    settings = load_settings(queue={"url": "memory://"}, worker={"grace_s": 7}, services=services)
-    scheduler = Scheduler(settings=settings)
-    with pytest.raises(OSError, match="no such port"):
+def with_services(tmp_path: Path, *names: str) -> Scheduler:
+    settings = load_settings(
+        queue={"url": f"sqlite:///{tmp_path / 'q.db'}", "durability": "normal"},
+        worker={"grace_s": 7},
+        services=[f"brought_by_a_user:{name}" for name in names],
+    )
+    return Scheduler(settings=settings)
+
+
+def test_a_service_that_cannot_start_leaves_nothing_running(brought, tmp_path: Path, caplog) -> None:
+    scheduler = with_services(tmp_path, "Service", "Unwilling")
+    with pytest.raises(RuntimeError, match="not today"):
         scheduler.start()
     assert brought.EVENTS == [("started", "service"), ("stopped", 7)]
-    assert not scheduler.runtime.loops()
+    assert scheduler.runtime.loops() == []
+    assert "nor now" in caplog.text
+    assert scheduler.run(scheduler.runtime.backend.views.workers()) == []
+    scheduler.close()
+
+
+def test_a_service_that_cannot_stop_keeps_no_other_from_it(brought, tmp_path: Path, caplog) -> None:
+    scheduler = with_services(tmp_path, "Service", "Clinging")
+    with scheduler:
+        pass
+    assert brought.EVENTS == [("started", "service"), ("started", "service"), ("stopped", 7)]
+    assert "not yet" in caplog.text
+    with scheduler.used():
+        assert scheduler.run(workers(scheduler)) == []
+
+
+async def workers(scheduler: Scheduler) -> list[object]:
+    await scheduler.runtime.open()
+    return list(await scheduler.runtime.backend.views.workers())
 
 
 @pytest.mark.parametrize(

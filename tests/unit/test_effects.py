@@ -144,6 +144,12 @@ async def test_items_of_another_cube_cannot_be_changed(store) -> None:
     assert await apply(store, link, message=Message(user_id="bob", label="work")) == "rejected"
 
 
+async def test_an_id_of_another_cube_is_refused_even_with_the_same_text(store) -> None:
+    work, home = (Message(user_id="ann", mem_cube_id=cube, label="work") for cube in ("work", "home"))
+    assert await apply(store, Remember(memory_id="a", text="tea"), message=work) == "applied"
+    assert await apply(store, Remember(memory_id="a", text="tea"), message=home) == "rejected"
+
+
 async def test_after_a_conflict_the_later_messages_of_its_lane_are_not_applied(store) -> None:
     await apply(store, Remember(memory_id="a", text="x"))
     await apply(store, Revise(memory_id="a", version=1, text="y"))
@@ -209,6 +215,38 @@ def test_two_workers_that_change_one_item_lose_no_change(scheduler: Scheduler) -
     assert [item.attempts for item in items] == [1, 1]
     assert sorted(runs) == [0, 0, 1]
     words = scheduler.memory.get("note", user_id="ann").text.split()
+    assert (words[0], sorted(words[1:])) == ("start", ["one", "two"])
+
+
+@pytest.mark.parametrize("memory", ["q.db", "m.db"], ids=["one database", "two databases"])
+def test_two_schedulers_that_change_one_item_lose_no_change(tmp_path, memory: str) -> None:
+    """The same with two workers, each with its own connections, as in two processes."""
+    settings = load_settings(
+        queue={"url": f"sqlite:///{tmp_path / 'q.db'}", "durability": "normal"},
+        memory={"url": f"sqlite:///{tmp_path / memory}"},
+        data_dir=tmp_path,
+    )
+    both = threading.Barrier(2)
+    conflicts = []
+
+    def work(message: Message, ctx) -> Done:
+        done = append(message, ctx)
+        conflicts.append(message.conflicts)
+        if message.conflicts == 0:
+            both.wait(30)  # both have read the first version
+        return done
+
+    with Scheduler(settings=settings).used() as first, Scheduler(settings=settings).used() as second:
+        remember(first, "note", "start")
+        first.handler("one")(work)
+        second.handler("two")(work)
+        receipts = [first.submit(label, user_id="ann", content=label) for label in ("one", "two")]
+        first.start()
+        second.start()
+        for receipt in receipts:
+            assert first.wait(receipt.item_id, user_id="ann").status is Status.COMPLETED
+        words = first.memory.get("note", user_id="ann").text.split()
+    assert sorted(conflicts) == [0, 0, 1]
     assert (words[0], sorted(words[1:])) == ("start", ["one", "two"])
 
 
@@ -292,6 +330,91 @@ def test_memos_of_steps_that_read_memory_do_not_outlive_a_conflict(scheduler: Sc
     drain(scheduler)
     assert paid == ["before", "after", "after"]
     assert scheduler.memory.get("note", user_id="ann").text == "start between and more"
+
+
+def test_a_memo_made_of_a_memo_of_memory_does_not_outlive_a_conflict(
+    scheduler: Scheduler, clock: ManualClock
+) -> None:
+    """A later run finds what the first has read as a memo, and keeps another that is made of it."""
+    remember(scheduler, "note", "start")
+
+    @scheduler.handler("work")
+    def work(message: Message, ctx) -> Done:
+        text, version = ctx.memo("read", lambda: [(i.text, i.version) for i in ctx.memory.items(["note"])])[0]
+        if message.attempts == 0:
+            raise RuntimeError("once")
+        text = ctx.memo("made", lambda: f"{text} and more")
+        if message.conflicts == 0:
+            interfere(scheduler)
+        return Done(effects=[Revise(memory_id="note", version=version, text=text)])
+
+    scheduler.submit("work", user_id="ann")
+    drain(scheduler)
+    clock.advance(300)
+    drain(scheduler)
+    assert scheduler.memory.get("note", user_id="ann").text == "start between and more"
+
+
+def test_what_a_message_has_read_does_not_concern_the_memos_of_its_neighbour(scheduler: Scheduler) -> None:
+    remember(scheduler, "note", "start")
+    paid: list[str] = []
+
+    @scheduler.handler("work", concurrency=1)
+    def work(message: Message, ctx) -> Done | None:
+        if message.content == "reads":
+            ctx.memory.items(["note"])
+            return None
+        ctx.memo("dear", lambda: paid.append(message.content))
+        (item,) = ctx.memory.items(["note"])
+        if message.content == "pays" and message.conflicts == 0:
+            interfere(scheduler)
+        return Done(effects=[Revise(memory_id="note", version=item.version, text="paid")])
+
+    scheduler.submit("work", user_id="ann", content="reads")
+    drain(scheduler)  # the next two are quick enough for one batch
+    for content in ("reads", "pays"):
+        scheduler.submit("work", user_id="ann", content=content)
+    drain(scheduler)
+    assert paid == ["pays"]
+
+
+@pytest.mark.parametrize("fails", ["apply", "settle"])
+def test_a_conflict_in_a_group_that_is_split_holds_up_the_rest_of_its_lane(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The group cannot be sent as a whole: its members are settled one by one, and still in their order."""
+    remember(scheduler, "note", "start")
+    interfered = threading.Event()
+
+    @scheduler.handler("work", batch=True)
+    def work(messages, ctx):
+        (item,) = ctx.memory_of(messages[0]).items(["note"])
+        answers, text, version = {}, item.text, item.version
+        for message in messages:
+            text = f"{text} {message.content}"
+            answers[message.key] = Done(effects=[Revise(memory_id="note", version=version, text=text)])
+            version += 1
+        if not interfered.is_set():
+            interfered.set()
+            interfere(scheduler)
+        return answers
+
+    def only_one(original):
+        async def call(batch):
+            if len(batch) > 1:
+                raise RuntimeError("too many")
+            return await original(batch)
+
+        return call
+
+    runtime = scheduler.runtime
+    owner = runtime.store if fails == "apply" else runtime.backend.queue
+    monkeypatch.setattr(owner, fails, only_one(getattr(owner, fails)))
+    for word in ("one", "two"):
+        scheduler.submit("work", user_id="ann", content=word)
+    drain(scheduler)
+    assert scheduler.memory.get("note", user_id="ann").text == "start between one two"
+    assert {item.status for item in scheduler.status("ann")} == {Status.COMPLETED}
 
 
 def test_effects_are_prepared_off_the_writer_and_late_ones_are_applied_all_the_same(

@@ -30,7 +30,7 @@ from reverie.errors import InvalidSettingError
 from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
-from support import cpu_handlers
+from support import context_handlers, cpu_handlers
 from support.gate import gate
 from support.living import children, is_gone, until, wait_until, wait_until_gone
 
@@ -63,6 +63,23 @@ def started():
     before = children()  # servers of other tests
     yield lambda: children() - before
     assert children() <= before
+
+
+class Worker:
+    """The line of a worker whose embedder never answers, and where some messages are to be cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled: set = set()
+        self.asked: list[list[str]] = []
+        self.heard = asyncio.Event()
+
+    async def ask(self, request, claims):
+        self.asked.append([claim.message.user_id for claim in claims])
+        self.heard.set()
+        await asyncio.Event().wait()
+
+    def is_cancelled(self, key) -> bool:
+        return key in self.cancelled
 
 
 @pytest.fixture
@@ -250,6 +267,37 @@ async def test_what_is_abandoned_while_it_waits_for_room_never_runs(
     assert await running[1] == [None]
     await executor.abandon(first.batch_id)
     assert await running[0] == [None]
+
+
+async def test_a_thread_that_still_asks_takes_no_task_away(executor: ProcessExecutor) -> None:
+    worker = Worker()
+    context = Context(worker="tester", timeout_s=30, line=worker)
+    of = handler(context_handlers.leave_a_thread, concurrency=1)
+    async with asyncio.timeout(30):  # a task that nobody hears of would take twice as long
+        for content in ("leave", "next", "leave", "next"):
+            assert await executor.run(batch_of(content, of=of), context, 30) == [Done()]
+
+
+async def test_what_is_asked_concerns_the_messages_of_the_call_alone(executor: ProcessExecutor) -> None:
+    worker = Worker()
+    context = Context(worker="tester", timeout_s=30, line=worker)
+    batch = batch_of("a", "b", users="ab", of=handler(context_handlers.look_at_neighbour))
+    running = asyncio.ensure_future(executor.run(batch, context, 30))
+    async with asyncio.timeout(30):
+        await worker.heard.wait()
+    assert worker.asked == [["a"]]
+    await executor.abandon(batch.batch_id)
+    await running
+
+
+async def test_what_is_to_be_cancelled_before_a_process_has_it_is_not_run(executor: ProcessExecutor) -> None:
+    worker = Worker()
+    context = Context(worker="tester", timeout_s=30, line=worker)
+    batch = batch_of("note a", "note b", users="ab")
+    worker.cancelled = {batch.claims[1].key}
+    first, second = await executor.run(batch, context, 30)
+    assert isinstance(first, Done)
+    assert second is None  # handed back, and cancelled by the queue
 
 
 async def test_as_many_processes_as_there_is_room_for(executor: ProcessExecutor, started) -> None:

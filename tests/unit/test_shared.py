@@ -16,6 +16,8 @@ from reverie.backends.breaker_state import (
     is_blank,
     report,
 )
+from reverie.backends.sqlite import SqliteBackend
+from reverie.storage.sqlite import Database
 
 RULES = st.builds(
     Rules,
@@ -129,3 +131,22 @@ def test_what_nobody_touches_means_nothing_in_the_end(rules: Rules, events) -> N
     walk.now = max(walk.now, walk.state.forget_at)
     walk.state, _ = report(walk.state, walk.now, "", Signal(SignalKind.RELEASE), rules)
     assert is_blank(walk.state)
+
+
+async def test_sqlite_waits_for_the_disk_in_no_call_of_limiter_and_breaker(tmp_path, clock) -> None:
+    backend = SqliteBackend(Database(str(tmp_path / "q.db")), clock)
+    await backend.open()
+    database = backend.shared._database
+    waits = []
+    original = database.submit
+
+    def submit(job, *, durable: bool = True):
+        waits.append(durable)
+        return original(job, durable=durable)
+
+    database.submit = submit
+    grant = await backend.shared.acquire("key")
+    await backend.shared.report("key", grant.permit or "", Signal(SignalKind.RATE_LIMITED))
+    assert waits == [False, False]
+    del database.submit
+    await backend.close()

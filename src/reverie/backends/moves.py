@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 
-
 class Status(StrEnum):
     """How a message stands. The last three are ends."""
 

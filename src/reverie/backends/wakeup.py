@@ -53,17 +53,19 @@ class Wakeup:
     async def wait(self, labels: Sequence[str], until: int | None) -> None:
         """Return at the next news of these labels, at `until`, or for no reason.
 
-        Without labels: at `until`, or earlier if something falls due earlier.
+        Without labels: at `until`, earlier if something falls due earlier, or when the clock is set back.
         """
         if labels:
             await self._wait(frozenset(labels), until)
             return
+        began = self._clock.now()
         while True:
+            now = self._clock.now()
             with self._lock:
                 self._unheard.discard(TIME)
                 expected = self._expected
                 soonest = until if expected is None else expected if until is None else min(until, expected)
-                if soonest is not None and soonest <= self._clock.now():
+                if now < began or (soonest is not None and soonest <= now):
                     self._expected = None
                     return
             await self._wait(frozenset((TIME,)), soonest)

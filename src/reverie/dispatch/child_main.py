@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import deque
 from functools import cache, partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,9 @@ class ChildLine:
         self._connection = connection
         self._unread = bytearray()
         self._reading = threading.Lock()
-        """Held by the thread that reads, because a handler may ask from several threads."""
+        """Held by the thread that reads: a handler may ask from several threads, which may outlive its call."""
+        self._tasks: deque[Task] = deque()
+        """Tasks that a thread has read while it waited for a reply."""
         self._writing = threading.Lock()
         self._numbers = itertools.count(1)
         self._cancelled: set[Key] = set()
@@ -74,9 +77,13 @@ class ChildLine:
 
     def tasks(self) -> Iterator[Task]:
         """Yield tasks, one after the other, until the worker closes the connection."""
-        while (order := self._read(wait=True)) is not None:
+        while True:
+            with self._reading:
+                order = self._tasks.popleft() if self._tasks else self._read(wait=True)
+            if order is None:
+                return
             if isinstance(order, Task):
-                self._cancelled.clear()
+                self._cancelled = set(order.cancelled)
                 yield order
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
@@ -115,6 +122,8 @@ class ChildLine:
     def _heed(self, order: Order) -> None:
         if isinstance(order, Cancelled):
             self._cancelled.update(order.keys)
+        elif isinstance(order, Task):
+            self._tasks.append(order)
 
     def _read(self, *, wait: bool) -> Order | None:
         """The next order; None if the worker has gone, or without `wait`, if there is no order yet."""

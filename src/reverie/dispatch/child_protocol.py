@@ -59,6 +59,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
     claims: list[Claim]
     worker: str
     timeout_s: float
+    cancelled: list[Key] = []
+    """Those of its messages that someone wants cancelled already."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -130,14 +130,14 @@ class Context:
         self._reads.any = True
 
     def _memo(self, key: Key, step: str, function: Callable[[], Any]) -> Any:
-        kept = _kept(self.ask(LoadMemos(key)), step)
+        kept = self._kept(self.ask(LoadMemos(key)), step)
         if kept is None:
             kept = msgspec.json.encode(function()).decode()
             self.ask(SaveMemo(key, self._name(step), kept))
         return msgspec.json.decode(kept)
 
     async def _memo_async(self, key: Key, step: str, function: Callable[[], Any]) -> Any:
-        kept = _kept(await self.ask(LoadMemos(key)), step)
+        kept = self._kept(await self.ask(LoadMemos(key)), step)
         if kept is None:
             answer = function()
             if inspect.isawaitable(answer):
@@ -146,8 +146,21 @@ class Context:
             await self.ask(SaveMemo(key, self._name(step), kept))
         return msgspec.json.decode(kept)
 
+    def _kept(self, memos: dict[str, str], step: str) -> str | None:
+        """The result that a run has kept under this name; one that depends on a read counts as a read."""
+        if step in memos:
+            return memos[step]
+        kept = memos.get(OF_MEMORY + step)
+        if kept is not None:
+            self.note_read()
+        return kept
+
     def _name(self, step: str) -> str:
         return OF_MEMORY + step if self._reads.any else step
+
+    def for_call(self, claims: tuple[Claim, ...], *, is_async: bool) -> Context:
+        """The context of one call, which has read nothing yet."""
+        return replace(self, claims=claims, is_async=is_async, _reads=_Reads())
 
     def _key(self, message: Message | None) -> Key:
         if message is None and len(self.claims) == 1:
@@ -198,8 +211,3 @@ class ModelPort:
         """The answer of the language model, a `Completion`; with a JSON schema, its text is JSON."""
         messages = (ChatMessage("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
         return self._ask(Complete(messages, schema))
-
-
-def _kept(memos: dict[str, str], step: str) -> str | None:
-    """The memo of a step, from this run or an earlier one; None if there is none."""
-    return memos.get(step, memos.get(OF_MEMORY + step))

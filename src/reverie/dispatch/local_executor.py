@@ -6,7 +6,6 @@ import asyncio
 import math
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reverie.base.clock import to_epoch_ms
@@ -252,7 +251,7 @@ class Call:
         if not self._handler.wants_context:
             return (first,)
         claims = tuple(self._claims[index] for index in indexes)
-        return (first, replace(self._context, claims=claims, is_async=is_async))
+        return (first, self._context.for_call(claims, is_async=is_async))
 
     @property
     def too_late(self) -> dict[int, Outcome]:

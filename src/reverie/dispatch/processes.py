@@ -288,6 +288,9 @@ class _Process:
         task, progress = run.task, run.progress
         progress.since = time.monotonic()
         run.process = self
+        if run.line is not None:  # it may have waited for a process while someone wanted it cancelled
+            cancelled = [claim.key for claim in task.claims if run.line.is_cancelled(claim.key)]
+            task = msgspec.structs.replace(task, cancelled=cancelled)
         self.tell(task)
         reading = asyncio.ensure_future(self._read(run))
         waits: list[asyncio.Future[Any]] = [
@@ -345,10 +348,15 @@ class _Process:
     async def _answer(self, asked: Asked, run: _Run) -> None:
         try:
             if run.line is None:
-                raise ReverieError("this run has no worker to ask")  # noqa: TRY301  sent to the handler
-            value = msgspec.json.encode(await run.line.ask(asked.request, run.task.claims))
+                raise ReverieError("this run has no worker to ask")  # noqa: TRY301  told to the handler
+            claims = [run.task.claims[index] for index in run.progress.current]  # those of the present call
+            value = msgspec.json.encode(await run.line.ask(asked.request, claims))
             reply = Reply(number=asked.number, value=msgspec.Raw(value))
-        except Exception as error:  # noqa: BLE001  sent to the handler
+        except asyncio.CancelledError:  # a thread of the handler still waits for it, and keeps the connection
+            ended = ReverieError("the run that asked has ended")
+            self.tell(Reply(number=asked.number, failure=classify(ended), reason=str(ended)))
+            raise
+        except Exception as error:  # noqa: BLE001  the handler hears of it
             reason = f"{type(error).__name__}: {error}"
             reply = Reply(number=asked.number, failure=classify(error), reason=reason)
         self.tell(reply)

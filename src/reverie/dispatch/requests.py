@@ -142,7 +142,7 @@ class Desk:
         return await self._store.items((request.user_id, request.mem_cube_id), request.memory_ids)
 
     async def _list_tenants(self, request: ListTenants, claims: Collection[Claim]) -> list[Tenant]:
-        if any(claim.message.user_id != SYSTEM_USER for claim in claims):
+        if not claims or any(claim.message.user_id != SYSTEM_USER for claim in claims):
             raise ReverieError(f"only messages of {SYSTEM_USER} may list tenants")
         return await self._store.tenants(request.after, request.limit)
 

@@ -63,6 +63,8 @@ class Settler(LoopService):
         self._on_settled = on_settled
         self._on_conflict = on_conflict
         self._pending: deque[Settlement] = deque()
+        self._singly = 0
+        """How many of the first in `_pending` are settled one by one: they could not be sent together."""
         self._news = asyncio.Event()
 
     def put(self, settlements: Sequence[Settlement]) -> None:
@@ -81,7 +83,9 @@ class Settler(LoopService):
     async def flush(self) -> None:
         """Report all pending settlements."""
         while self._pending:
-            group = [self._pending.popleft() for _ in range(min(GROUP_LIMIT, len(self._pending)))]
+            size = 1 if self._singly else min(GROUP_LIMIT, len(self._pending))
+            self._singly = max(0, self._singly - 1)
+            group = [self._pending.popleft() for _ in range(size)]
             try:
                 await self._settle_or_split(group)
             except BaseException:
@@ -89,15 +93,18 @@ class Settler(LoopService):
                 raise
 
     async def _settle_or_split(self, group: list[Settlement]) -> None:
-        """Settle a group; if one settlement cannot even be sent, settle the others without it."""
+        """Settle a group; if one settlement cannot even be sent, let the next turns settle them one by one.
+
+        They wait with all the others, because a conflict of one settlement concerns those after it.
+        """
         try:
             await self._settle(group)
         except (ReverieError, OSError):
             raise  # the backend is away: the whole group is tried again later
         except Exception as error:
             if len(group) > 1:
-                for settlement in group:
-                    await self._settle_or_split([settlement])
+                self._pending.extendleft(reversed(group))
+                self._singly = len(group)
             elif group[0].move is Move.BURY and group[0].error == UNSETTLEABLE:
                 raise  # not even this can be written: the message is not the cause
             else:

@@ -112,6 +112,8 @@ class ActivityNotes:
         self._task = None
         if not task.cancelled() and task.exception() is not None:
             log.warning("activity.not_noted", error=repr(task.exception()))
+        if self._loop is not None:
+            self._begin()  # a note that came since the task looked last did not begin another
 
     def _remember(self, key: str, now: float) -> None:
         if len(self._noted) >= MOST_KNOWN:

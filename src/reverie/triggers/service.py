@@ -171,6 +171,8 @@ class Triggers:
 
     async def _learn_served(self) -> None:
         """Learn which enabled activity types a handler of this process or of a live worker serves."""
+        if not self.enabled:
+            self.served = {}
         if not self.enabled or time.monotonic() < self.served_until:
             return
         await self.ready()

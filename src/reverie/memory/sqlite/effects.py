@@ -108,8 +108,8 @@ def remember(step: EffectStep, effect: Remember) -> None:
         step.index(rows[0][0], effect.text)
         return
     known = step.rows("text_of", id=effect.memory_id)
-    if known and known[0][0] != effect.text:
-        raise ValueError(f"the memory id {effect.memory_id!r} is taken by another text")
+    if known and known[0] != (step.message.mem_cube_id, effect.text):
+        raise ValueError(f"the memory id {effect.memory_id!r} is taken by another text or cube")
 
 
 def revise(step: EffectStep, effect: Revise) -> None:

@@ -15,7 +15,7 @@ INSERT INTO memory_words (rowid, words) VALUES (:seq, :words)
 DELETE FROM memory_words WHERE rowid = :seq
 
 -- name: text_of
-SELECT text FROM memory_items WHERE user_id = :user_id AND id = :id
+SELECT project_id, text FROM memory_items WHERE user_id = :user_id AND id = :id
 
 -- name: version_of
 SELECT seq, version FROM memory_items WHERE user_id = :user_id AND project_id = :project_id AND id = :id
