@@ -63,7 +63,7 @@ class ChildLine:
         self._connection = connection
         self._unread = bytearray()
         self._reading = threading.Lock()
-        """Held by the thread that reads: a handler may ask from several threads, which may outlive its call."""
+        """Held by the thread that reads: a handler may ask from several, which may outlive its call."""
         self._tasks: deque[Task] = deque()
         """Tasks that a thread has read while it waited for a reply."""
         self._writing = threading.Lock()
