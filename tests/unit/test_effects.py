@@ -218,12 +218,17 @@ def test_two_workers_that_change_one_item_lose_no_change(scheduler: Scheduler) -
     assert (words[0], sorted(words[1:])) == ("start", ["one", "two"])
 
 
-@pytest.mark.parametrize("memory", ["q.db", "m.db"], ids=["one database", "two databases"])
-def test_two_schedulers_that_change_one_item_lose_no_change(tmp_path, memory: str) -> None:
+@pytest.mark.parametrize("queue", ["one database", "two databases", "redis"])
+def test_two_schedulers_that_change_one_item_lose_no_change(tmp_path, redis_url: str, queue: str) -> None:
     """The same with two workers, each with its own connections, as in two processes."""
+    own_file = f"sqlite:///{tmp_path / ('m.db' if queue == 'one database' else 'q.db')}"
     settings = load_settings(
-        queue={"url": f"sqlite:///{tmp_path / 'q.db'}", "durability": "normal"},
-        memory={"url": f"sqlite:///{tmp_path / memory}"},
+        queue={
+            "url": redis_url if queue == "redis" else own_file,
+            "redis_prefix": f"effects-{tmp_path.name}",
+            "allow_volatile": True,
+        },
+        memory={"url": f"sqlite:///{tmp_path / 'm.db'}"},
         data_dir=tmp_path,
     )
     both = threading.Barrier(2)
