@@ -173,6 +173,22 @@ def test_a_caller_in_python_is_the_local_admin() -> None:
     assert current_principal.get() is LOCAL_ADMIN
 
 
+def test_a_blocking_call_runs_for_the_principal_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    async def search(query: object) -> list[object]:
+        seen.append(current_principal.get())
+        return []
+
+    with Scheduler("memory://") as scheduler:
+        monkeypatch.setattr(scheduler.runtime.store, "search", search)
+        before = current_principal.set(READER)
+        scheduler.memory.search("tea", user_id="ann")
+        current_principal.reset(before)
+        scheduler.memory.search("tea", user_id="ann")
+    assert seen == [READER, LOCAL_ADMIN]
+
+
 # -- bodies ------------------------------------------------------------------------------------------
 
 
