@@ -29,6 +29,7 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks queue --backend redis --json
 	$(BIN)/python -m benchmarks events --json
 	$(BIN)/python -m benchmarks triggers --json
+	$(BIN)/python -m benchmarks walk --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
