@@ -185,17 +185,17 @@ PLACES: dict[str, Callable[[], Executor]] = {"process": ProcessExecutor}
 
 
 def new_place(name: str) -> Executor:
-    """A new executor for a place."""
-    return cast("Executor", (PLACES.get(name) or resolve("place", name, ["loop", "thread", *PLACES]))())
+    """The executor of a place outside of the worker's own process."""
+    return _find_place("place", name)()
+
+
+def _find_place(setting: str, name: str) -> Callable[[], Executor]:
+    return PLACES.get(name) or resolve(setting, name, ["loop", "thread", *PLACES])
 
 
 def new_registry(settings: Settings) -> Registry:
     """A registry with the handlers of the catalogue; the user's handlers are added later."""
-    registry = Registry(
-        settings.worker,
-        settings.labels,
-        check_place=lambda name: PLACES.get(name) or resolve("place", name, ["loop", "thread", *PLACES]),
-    )
+    registry = Registry(settings.worker, settings.labels, _find_place)
     for entry in CATALOGUE:
         options = LabelSettings(
             level=entry.level,

@@ -171,7 +171,7 @@ def test_a_wrong_path_is_refused_with_its_setting(brought, settings, words: str)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"place": "moon"}, "must be loop, thread, process, or an import path"),
+        ({"place": "moon"}, "labels.work.place = 'moon': must be loop, thread, process, or an import path"),
         ({"place": "loop"}, "a plain function has the place thread: leave the place out"),
     ],
 )

@@ -100,11 +100,11 @@ class Registry:
         self,
         worker: WorkerSettings | None = None,
         labels: Mapping[str, LabelSettings] | None = None,
-        check_place: Callable[[str], object] = lambda _: None,
+        check_place: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
         """Start empty. The settings in `labels` win over the options that a handler is registered with.
 
-        `check_place` refuses a place that does not exist.
+        `check_place` is given a setting and the place it names, and refuses a place that does not exist.
         """
         self._check_place = check_place
         self._worker = worker or WorkerSettings()
@@ -145,7 +145,7 @@ class Registry:
         chosen = own.model_copy(update=configured.model_dump(exclude_none=True) if configured else {})
         place = _place(chosen, function)
         if place not in HERE:
-            self._check_place(place)
+            self._check_place(f"labels.{label}.place", place)
             _check_importable(label, function)
         concurrency = {"loop": worker.async_concurrency, "thread": worker.sync_concurrency}
         handler = Handler(
