@@ -23,7 +23,7 @@ async def conflicts(bench: Bench) -> int:
 
 
 async def claim_after_conflicts(bench: Bench, count: int = 1) -> Claim:
-    """The next claim of a message that has met so many conflicts."""
+    """The next claim of a message, which has met this number of conflicts."""
     await bench.submit(ONE)
     for _ in range(count):
         await settle(bench, conflict((await bench.claim())[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import threading
 
 import pytest
@@ -215,6 +216,22 @@ def test_the_orchestrator_decides_the_level(scheduler: Scheduler) -> None:
     assert scheduler.runtime.intake._prepare([Message(user_id="a", label="work")])[0].level == 1
     assert scheduler.runtime.intake._prepare([Message(user_id="a", label="unknown")])[0].level == 3
     assert scheduler.runtime.intake._prepare([Message(user_id="a", label="add")])[0].level == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda levels, wrong: operator.setitem(levels, "work", wrong["work"]),
+        lambda levels, wrong: levels.update(wrong),
+        lambda levels, wrong: levels.setdefault("work", wrong["work"]),
+        operator.ior,
+    ],
+    ids=["set", "update", "setdefault", "or"],
+)
+def test_a_wrong_level_is_refused_however_it_is_set(scheduler: Scheduler, change) -> None:
+    with pytest.raises(InvalidSettingError, match=r"tasks_priorities\['work'\] = 7: must be 1, 2 or 3"):
+        change(scheduler.orchestrator.tasks_priorities, {"work": 7})
+    assert scheduler.orchestrator.tasks_priorities["work"] == 3
 
 
 def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> None:

@@ -264,12 +264,7 @@ def test_a_lane_whose_second_message_builds_on_the_first(scheduler: Scheduler) -
     @scheduler.handler("work", batch=True)
     def work(messages, ctx):
         seen.append([(message.content, message.conflicts) for message in messages])
-        (item,) = ctx.memory_of(messages[0]).items(["note"])
-        answers, text, version = {}, item.text, item.version
-        for message in messages:
-            text = f"{text} {message.content}"
-            answers[message.key] = Done(effects=[Revise(memory_id="note", version=version, text=text)])
-            version += 1
+        answers = append_all(messages, ctx)
         if not interfered.is_set():
             interfered.set()
             interfere(scheduler)
@@ -283,6 +278,17 @@ def test_a_lane_whose_second_message_builds_on_the_first(scheduler: Scheduler) -
     assert scheduler.memory.get("note", user_id="ann").text == "start between one two three"
     assert {item.status for item in scheduler.status("ann")} == {Status.COMPLETED}
     assert {item.attempts for item in scheduler.status("ann")} == {1}
+
+
+def append_all(messages, ctx) -> dict:
+    """Append the content of each message to the note: each message builds on the one before it."""
+    (item,) = ctx.memory_of(messages[0]).items(["note"])
+    answers, text, version = {}, item.text, item.version
+    for message in messages:
+        text = f"{text} {message.content}"
+        answers[message.key] = Done(effects=[Revise(memory_id="note", version=version, text=text)])
+        version += 1
+    return answers
 
 
 def interfere(scheduler: Scheduler) -> None:
@@ -393,12 +399,7 @@ def test_a_conflict_in_a_group_that_is_split_holds_up_the_rest_of_its_lane(
 
     @scheduler.handler("work", batch=True)
     def work(messages, ctx):
-        (item,) = ctx.memory_of(messages[0]).items(["note"])
-        answers, text, version = {}, item.text, item.version
-        for message in messages:
-            text = f"{text} {message.content}"
-            answers[message.key] = Done(effects=[Revise(memory_id="note", version=version, text=text)])
-            version += 1
+        answers = append_all(messages, ctx)
         if not interfered.is_set():
             interfered.set()
             interfere(scheduler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -19,14 +20,17 @@ from reverie.assembly import new_place
 from reverie.backends.moves import Claim, Status
 from reverie.dispatch import processes
 from reverie.dispatch.answers import Failed
+from reverie.dispatch.child_main import ChildLine
 from reverie.dispatch.child_process import ChildProcess
+from reverie.dispatch.child_protocol import Answered, Began, Ended
 from reverie.dispatch.context import Context
 from reverie.dispatch.interface import Batch
 from reverie.dispatch.placement import Placement
 from reverie.dispatch.processes import ProcessExecutor
 from reverie.dispatch.registry import Registry
+from reverie.dispatch.requests import Embed
 from reverie.dispatch.settings import LabelSettings
-from reverie.errors import InvalidSettingError
+from reverie.errors import InvalidSettingError, ReverieError
 from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
@@ -274,8 +278,22 @@ async def test_a_thread_that_still_asks_takes_no_task_away(executor: ProcessExec
     context = Context(worker="tester", timeout_s=30, line=worker)
     of = handler(context_handlers.leave_a_thread, concurrency=1)
     async with asyncio.timeout(30):  # a task that nobody hears of would take twice as long
-        for content in ("leave", "next", "leave", "next"):
+        for content in ("leave", "next") * 10:
             assert await executor.run(batch_of(content, of=of), context, 30) == [Done()]
+
+
+def test_a_thread_that_has_outlived_its_call_asks_nobody() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = ChildLine(theirs)
+        claims = tuple(batch_of("a").claims)
+        line.report(Began([0]), claims)
+        line.report(Answered({}))
+        sent = ours.recv(10_000)
+        with pytest.raises(ReverieError, match="the run that asked has ended"):
+            line.ask_and_wait(Embed(("late",)), claims)
+        line.report(Ended())
+        assert b"late" not in sent + ours.recv(10_000)
 
 
 async def test_what_is_asked_concerns_the_messages_of_the_call_alone(executor: ProcessExecutor) -> None:

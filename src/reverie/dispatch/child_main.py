@@ -25,6 +25,7 @@ import msgspec
 from reverie.dispatch.child_process import die_with_parent
 from reverie.dispatch.child_protocol import (
     HEADER,
+    RUN_ENDED,
     Answered,
     Asked,
     Began,
@@ -41,6 +42,7 @@ from reverie.dispatch.context import Context
 from reverie.dispatch.interface import Batch
 from reverie.dispatch.local_executor import Call
 from reverie.dispatch.registry import Handler
+from reverie.errors import ReverieError
 from reverie.failures import ERRORS
 
 if TYPE_CHECKING:
@@ -67,12 +69,15 @@ class ChildLine:
         self._tasks: deque[Task] = deque()
         """Tasks that a thread has read while it waited for a reply."""
         self._writing = threading.Lock()
+        self._call: Collection[Claim] = ()
+        """The claims of the call that the worker knows to be running."""
         self._numbers = itertools.count(1)
         self._cancelled: set[Key] = set()
 
-    def report(self, value: Report) -> None:
-        """Send one report."""
+    def report(self, value: Report, call: Collection[Claim] = ()) -> None:
+        """Send one report of a step. `call` has the claims of the call that it begins."""
         with self._writing:
+            self._call = call
             self._connection.sendall(frame(value))
 
     def tasks(self) -> Iterator[Task]:
@@ -90,11 +95,14 @@ class ChildLine:
         """See `Line.ask`."""
         return await asyncio.to_thread(self.ask_and_wait, request, claims)
 
-    def ask_and_wait(self, request: Request, _: Collection[Claim]) -> Any:
-        """See `Line.ask_and_wait`."""
+    def ask_and_wait(self, request: Request, claims: Collection[Claim]) -> Any:
+        """See `Line.ask_and_wait`. A thread that has outlived its call is told so, and asks nobody."""
         with self._reading:
             number = next(self._numbers)
-            self.report(Asked(number, request))
+            with self._writing:
+                if claims != self._call:
+                    raise ReverieError(RUN_ENDED)
+                self._connection.sendall(frame(Asked(number, request)))
             while True:
                 order = self._read(wait=True)
                 if order is None:
@@ -151,7 +159,7 @@ class _ReportingCall(Call):
         self._line = line
 
     def _arguments(self, indexes: Sequence[int], *, is_async: bool) -> tuple[Any, ...]:
-        self._line.report(Began(list(indexes)))
+        self._line.report(Began(list(indexes)), tuple(self._claims[index] for index in indexes))
         return super()._arguments(indexes, is_async=is_async)
 
     def _record(self, indexes: Sequence[int], answer: Any) -> None:

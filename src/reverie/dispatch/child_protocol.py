@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADER",
+    "RUN_ENDED",
     "Answer",
     "Answered",
     "Asked",
@@ -45,7 +46,8 @@ __all__ = [
 
 HEADER = struct.Struct(">I")
 """The header of each frame: the number of bytes that follow."""
-
+RUN_ENDED = "the run that asked has ended"
+"""What a thread is told that a handler has left behind and that still asks."""
 
 FOREVER_S = 1e12
 

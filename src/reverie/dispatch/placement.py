@@ -46,7 +46,7 @@ class Placement:
         self._on_too_many = on_too_many
         self._on_fewer = on_fewer
         self.too_many = False
-        """Whether so many threads hang that no more sync handlers are started."""
+        """Whether too many threads hang: then no sync handler is started."""
         local = LocalExecutor(on_abandoned=self._count)
         self._executors: dict[str, Executor] = dict.fromkeys(HERE, local)
         self._isolation = ProcessExecutor(processes=1)

@@ -12,6 +12,7 @@ import socket
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ from reverie.dispatch.answers import TIMED_OUT, Failed
 from reverie.dispatch.child_process import ChildProcess, describe_exit
 from reverie.dispatch.child_protocol import (
     HEADER,
+    RUN_ENDED,
     Answered,
     Asked,
     Began,
@@ -42,6 +44,7 @@ from reverie.outcome import Bury, Cancel, Died, Retry, Snooze
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
+    from reverie.backends.moves import Claim
     from reverie.dispatch.context import Context, Line
     from reverie.dispatch.interface import Batch
     from reverie.dispatch.registry import Handler
@@ -325,16 +328,18 @@ class _Process:
 
     async def _read(self, run: _Run) -> bool:
         """Read the process's reports and answer its requests; whether it reported the end of the task."""
-        answers: set[asyncio.Task[None]] = set()
+        answers: set[asyncio.Task[msgspec.Raw]] = set()
         try:
             while True:
                 header = await self._reader.readexactly(HEADER.size)
                 body = await self._reader.readexactly(HEADER.unpack(header)[0])
                 report = msgspec.json.decode(body, type=Report)
                 if isinstance(report, Asked):  # not a step: the time of the call goes on
-                    answer = asyncio.ensure_future(self._answer(report, run))
+                    claims = [run.task.claims[index] for index in run.progress.current]
+                    answer = asyncio.ensure_future(_answer(report, claims, run.line))
                     answers.add(answer)
                     answer.add_done_callback(answers.discard)
+                    answer.add_done_callback(partial(self._reply, report.number))
                     continue
                 run.progress.hear(report)
                 if isinstance(report, Ended):
@@ -345,21 +350,16 @@ class _Process:
             for answer in answers:
                 answer.cancel()
 
-    async def _answer(self, asked: Asked, run: _Run) -> None:
-        try:
-            if run.line is None:
-                raise ReverieError("this run has no worker to ask")  # noqa: TRY301  told to the handler
-            claims = [run.task.claims[index] for index in run.progress.current]  # those of the present call
-            value = msgspec.json.encode(await run.line.ask(asked.request, claims))
-            reply = Reply(number=asked.number, value=msgspec.Raw(value))
-        except asyncio.CancelledError:  # a thread of the handler still waits for it, and keeps the connection
-            ended = ReverieError("the run that asked has ended")
-            self.tell(Reply(number=asked.number, failure=classify(ended), reason=str(ended)))
-            raise
-        except Exception as error:  # noqa: BLE001  the handler hears of it
+    def _reply(self, number: int, answer: asyncio.Task[msgspec.Raw]) -> None:
+        """Tell the process an answer, even if the run has ended: a thread of its handler may wait for it."""
+        if answer.cancelled():
+            ended = ReverieError(RUN_ENDED)
+            self.tell(Reply(number=number, failure=classify(ended), reason=str(ended)))
+        elif error := answer.exception():
             reason = f"{type(error).__name__}: {error}"
-            reply = Reply(number=asked.number, failure=classify(error), reason=reason)
-        self.tell(reply)
+            self.tell(Reply(number=number, failure=classify(error), reason=reason))
+        else:
+            self.tell(Reply(number=number, value=answer.result()))
 
     async def _end_badly(self, run: _Run, reading: asyncio.Future[bool]) -> None:
         """End the process, and give the messages that it was working on their outcomes."""
@@ -377,6 +377,12 @@ class _Process:
             limit = progress.limit_s(run.task.timeout_s)
             what = "one call took longer than" if progress.called else "its process was not ready after"
             progress.conclude(Failed(TIMED_OUT, f"timeout: {what} {limit:g} s"), progress.current)
+
+
+async def _answer(asked: Asked, claims: Collection[Claim], line: Line | None) -> msgspec.Raw:
+    if line is None:
+        raise ReverieError("this run has no worker to ask")
+    return msgspec.Raw(msgspec.json.encode(await line.ask(asked.request, claims)))
 
 
 def _deadlines(batch: Batch, context: Context) -> list[float]:

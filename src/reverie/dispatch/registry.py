@@ -6,7 +6,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
@@ -68,6 +68,15 @@ class _Levels(dict[str, int]):
     def update(self, *others: Any, **levels: int) -> None:
         for label, level in dict(*others, **levels).items():
             self[label] = level
+
+    def setdefault(self, label: str, level: int = int(Level.BACKGROUND)) -> int:
+        if label not in self:
+            self[label] = level
+        return self[label]
+
+    def __ior__(self, levels: Any) -> Self:  # type: ignore[override,misc]
+        self.update(levels)
+        return self
 
 
 class Orchestrator:

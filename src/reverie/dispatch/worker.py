@@ -108,7 +108,7 @@ class Worker:
         """A batch that may kill this process, and therefore runs alone."""
         self._batch_ids = itertools.count(1)
         self.exhausted = asyncio.Event()
-        """Set when so many threads hang that no more sync handlers are started."""
+        """Set when too many threads hang: from then on no sync handler is started."""
         self._placement = Placement(
             new_place,
             max_abandoned=settings.max_abandoned,
