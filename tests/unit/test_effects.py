@@ -431,15 +431,14 @@ def test_effects_are_prepared_off_the_writer_and_late_ones_are_applied_all_the_s
     original = store.prepare
 
     async def prepare(effects):
-        prepared = await original(effects)
         threads.append(threading.current_thread().name)
         if len(threads) == 2:
             await asyncio.Event().wait()  # as a slow embedder would
-        return prepared
+        return await original(effects)
 
     monkeypatch.setattr(store, "prepare", prepare)
-    scheduler.runtime.worker._prepare_s = 0.05
     for n in range(3):
+        scheduler.runtime.worker._prepare_s = 0.05 if n == 1 else 60  # the second is late
         scheduler.memory.add(f"tea number {n}", user_id="ann")
         drain(scheduler)
     assert len(threads) == 3

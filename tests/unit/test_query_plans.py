@@ -82,6 +82,7 @@ async def file(tmp_path: Path, clock: ManualClock) -> Iterator[apsw.Connection]:
     )
     await backend.close()
     connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(30_000)  # the readers of the backend close a little later than its writer
     yield connection
     connection.close()
 
