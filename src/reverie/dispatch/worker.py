@@ -118,7 +118,6 @@ class Worker:
         self._breaker = Breaker(backend.shared, self._pauses, rules_of(settings))
         self.use(middleware)
         self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
-        self._settler = Settler(backend, store, self._settled, self._conflicted)
         self._timekeeper = Timekeeper(backend, store, self._ended)
         self._renewer = Renewer(
             backend.queue,
@@ -128,6 +127,7 @@ class Worker:
             lease_s=settings.lease_s,
             every_s=settings.renew_s,
         )
+        self._settler = Settler(backend, store, self._settled, self._conflicted, self._renewer.lease_end)
         self._canceller = Canceller(backend.queue, self._renewer)
 
     @property

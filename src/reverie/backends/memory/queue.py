@@ -17,6 +17,7 @@ from reverie.backends.moves import (
     OF_MEMORY,
     Advance,
     Claim,
+    EndedMessage,
     Lost,
     Move,
     Renewal,
@@ -118,7 +119,7 @@ class MemoryQueue:
                 self._state.workers.pop(presence.worker, None)
                 if presence.labels:
                     self._state.workers[presence.worker] = (presence, now + presence.lives_ms)
-            return Renewal(lost=lost, cancelled=cancelled)
+            return Renewal(lost=lost, cancelled=cancelled, lease_until=now + lease_ms)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
@@ -181,7 +182,7 @@ class MemoryQueue:
             staged=len(due) + len(rested),
             reaped=len(lost),
             expired=len(expired),
-            ended=[item.message for item in (*overdue, *lost) if item.status.ended],
+            ended=[EndedMessage(i.message, i.submitted_at) for i in (*overdue, *lost) if i.status.ended],
             next_due=next_due,
             more=limit in (len(overdue), len(due), len(rested), len(lost), len(expired)),
         )

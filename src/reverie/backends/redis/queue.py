@@ -13,7 +13,7 @@ import msgspec
 
 from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
-from reverie.backends.moves import Advance, Lost, Move, Renewal, Settled, Submitted
+from reverie.backends.moves import Advance, EndedMessage, Lost, Move, Renewal, Settled, Submitted
 from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
@@ -145,6 +145,7 @@ class RedisQueue:
         return Renewal(
             lost=[Lost(claims[index].key, claims[index].claim_id) for index in reply.lost],
             cancelled=[claims[index].key for index in reply.cancelled],
+            lease_until=reply.now + lease_ms,
         )
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -192,7 +193,7 @@ class RedisQueue:
             staged=staged + rested,
             reaped=reaped,
             expired=expired,
-            ended=[wire.read_message(row) for row in reply.ended],
+            ended=[EndedMessage(wire.read_message(row), row.submitted_at) for row in reply.ended],
             next_due=reply.next_due if reply.next_due >= 0 else None,
             more=limit in reply.counts,
         )

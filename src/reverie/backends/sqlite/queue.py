@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Advance,
         Claim,
         ClaimRequest,
+        EndedMessage,
         Presence,
         QueueLimits,
         Renewal,
@@ -58,7 +59,7 @@ class SqliteQueue:
         self._apply_effects = apply_effects
         self._wakeup = Wakeup(clock)
         self._peers = Peers(database.path)
-        self._overdue: list[Message] = []
+        self._overdue: list[EndedMessage] = []
         self._outbox = Outbox(self._write)
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
