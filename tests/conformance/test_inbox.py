@@ -22,6 +22,11 @@ ONE = message("1")
 DAY_S = 24 * 3600
 
 
+def remember(claim: Claim, memory_id: str) -> Settlement:
+    effect = Remember(memory_id=memory_id, text="some words")
+    return Settlement(claim=claim, move=Move.COMPLETE, effects=(effect,))
+
+
 class Memory:
     """A memory store beside the queue of a bench, and a settler between the two."""
 
@@ -37,8 +42,8 @@ class Memory:
         )
 
     async def settle(self, claim: Claim, memory_id: str | None = None, *, move: Move = Move.COMPLETE) -> None:
-        effects = (Remember(memory_id=memory_id, text="some words"),) if memory_id else ()
-        self.settler.put([Settlement(claim=claim, move=move, effects=effects)])
+        ended = Settlement(claim=claim, move=move)
+        self.settler.put([remember(claim, memory_id) if memory_id else ended])
         await self.settler.flush()
 
     async def found(self) -> list[str]:
@@ -97,7 +102,7 @@ async def test_each_acceptance_is_applied_once(bench: Bench, memory: Memory) -> 
     lost = await accept(bench)
     await memory.settler._apply(  # it dies before it can tell the queue
         memory.store,
-        [Settlement(claim=lost, move=Move.COMPLETE, effects=(Remember(memory_id="b", text="some words"),))],
+        [remember(lost, "b")],
         [],
     )
     await memory.settle(await hand_on(bench), "c")

@@ -20,6 +20,7 @@ __all__ = [
     "Lost",
     "Move",
     "Presence",
+    "Pruned",
     "QueueLimits",
     "Renewal",
     "ScopeLimits",
@@ -262,3 +263,12 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """When to call again, in epoch milliseconds; None when nothing waits for time."""
     more: bool = False
     """Whether the limit was reached, so that there is more to do at once."""
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step of `Queue.prune` has done."""
+
+    changed: int = 0
+    """Rows that were removed, or that will be removed earlier."""
+    after: str | None = None
+    """The `after` of the next step; None: this step was the last one."""

@@ -10,7 +10,7 @@ from reverie.effect import Effect, Source
 from reverie.message import Key, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.storage.sqlite import Database
@@ -20,6 +20,8 @@ __all__ = [
     "Applied",
     "EffectStore",
     "Hit",
+    "InboxEntry",
+    "KeepsInbox",
     "MemoryItem",
     "MemoryStore",
     "SearchQuery",
@@ -66,6 +68,16 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the inbox that nobody has used for long."""
+
+    key: Key
+    accepted_by: int
+    """A message under this id that was accepted later is another acceptance. By the queue's clock."""
+    used_at: int
+    """When the row was written, or last found by a run."""
+
+
 class EffectStore(Protocol):
     """Applies effects exactly once per message, however often the handler ran."""
 
@@ -84,6 +96,23 @@ class EffectStore(Protocol):
         was closed. The row of an earlier acceptance is replaced, that of a later one wins. Answers come in
         the order of the batch. A rejected message does not affect the others. After a conflict, the later
         messages of the same lane are not applied either.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsInbox(Protocol):
+    """A store whose inbox can be pruned."""
+
+    async def old_entries(self, limit: int) -> list[InboxEntry]:
+        """At most `limit` rows that need be kept only if their message may still run again, oldest first."""
+        ...
+
+    async def prune_inbox(self, gone: Sequence[InboxEntry], needed: Mapping[InboxEntry, int]) -> None:
+        """Remove the rows in `gone`, and keep those in `needed` for as long again.
+
+        `needed` maps each row to the time when the queue accepted its message. A row that was used meanwhile
+        stays as it is.
         """
         ...
 

@@ -20,6 +20,7 @@ from reverie.backends.moves import (
     EndedMessage,
     Lost,
     Move,
+    Pruned,
     Renewal,
     Settled,
     Status,
@@ -186,6 +187,11 @@ class MemoryQueue:
             next_due=next_due,
             more=limit in (len(overdue), len(due), len(rested), len(lost), len(expired)),
         )
+
+    async def prune(self, limit: int, after: str | None = None) -> Pruned:  # noqa: ARG002  all in one step
+        """See `Queue.prune`."""
+        with self._state.lock:
+            return Pruned(changed=self._state.drop_lanes())
 
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""

@@ -12,20 +12,20 @@ import msgspec
 from reverie.base.threads import ThreadPool
 from reverie.effect import Source
 from reverie.errors import VersionConflictError
-from reverie.memory.interface import Applied, Hit, MemoryItem
+from reverie.memory.interface import Applied, Hit, InboxEntry, MemoryItem
 from reverie.memory.sqlite.effects import apply_effects, prepare_words, to_json
 from reverie.memory.words import match_expression
-from reverie.message import Message
+from reverie.message import Key, Message
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.base.clock import Clock
     from reverie.effect import Effect
     from reverie.memory.interface import Application, SearchQuery, Tenant
-    from reverie.message import Key, Lane
+    from reverie.message import Lane
     from reverie.storage.sqlite import Database
 
 __all__ = ["SqliteMemoryStore"]
@@ -91,6 +91,30 @@ class SqliteMemoryStore:
             return answers
 
         return await self._database.write(job)
+
+    async def old_entries(self, limit: int) -> list[InboxEntry]:
+        """See `KeepsInbox.old_entries`."""
+        before = self._clock.now() - round(self._inbox_retention_s * 1000) - CLOCK_DIFFERENCE_MS
+        rows = await self._rows(
+            "old_entries", before=before, limit=limit, clock_difference=CLOCK_DIFFERENCE_MS
+        )
+        return [
+            InboxEntry(key=Key(user_id, item_id), accepted_by=accepted_by, used_at=used_at)
+            for user_id, item_id, accepted_by, used_at in rows
+        ]
+
+    async def prune_inbox(self, gone: Sequence[InboxEntry], needed: Mapping[InboxEntry, int]) -> None:
+        """See `KeepsInbox.prune_inbox`."""
+        now = self._clock.now()
+
+        def job(connection: apsw.Connection) -> None:
+            connection.executemany(SQL["drop_entry"], [(*entry.key, entry.used_at) for entry in gone])
+            connection.executemany(
+                SQL["keep_entry"],
+                [(*entry.key, entry.used_at, submitted_at, now) for entry, submitted_at in needed.items()],
+            )
+
+        await self._database.write(job, durable=False)
 
     async def search(self, query: SearchQuery) -> list[Hit]:
         """See `MemoryStore.search`."""

@@ -27,6 +27,17 @@ UPDATE inbox SET applied_at_epoch = max(applied_at_epoch, :now)
 WHERE user_id = :user_id AND item_id = :item_id
 RETURNING closed, follow_ups, coalesce(submitted_at_epoch > :submitted_at, false) AS is_later
 
+-- name: old_entries
+SELECT user_id, item_id, coalesce(submitted_at_epoch, applied_at_epoch + :clock_difference), applied_at_epoch
+FROM inbox WHERE applied_at_epoch < :before ORDER BY applied_at_epoch LIMIT :limit
+
+-- name: drop_entry
+DELETE FROM inbox WHERE user_id = ?1 AND item_id = ?2 AND applied_at_epoch = ?3
+
+-- name: keep_entry
+UPDATE inbox SET applied_at_epoch = ?5, submitted_at_epoch = coalesce(submitted_at_epoch, ?4)
+WHERE user_id = ?1 AND item_id = ?2 AND applied_at_epoch = ?3
+
 -- name: search
 SELECT -bm25(memory_words) AS score, item_columns
 FROM memory_words JOIN memory_items AS i ON i.seq = memory_words.rowid
