@@ -141,7 +141,7 @@ def new_backend(settings: Settings, clock: Clock, databases: Databases, store: M
 
 
 def _sqlite_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
-    return SqliteMemoryStore(databases.at(settings.memory_url), clock)
+    return SqliteMemoryStore(databases.at(settings.memory_url), clock, settings.memory.inbox_retention_s)
 
 
 STORES: dict[str, Callable[[Settings, Clock, Databases], MemoryStore]] = {

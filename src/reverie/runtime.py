@@ -260,6 +260,7 @@ class Runtime:
             recorder=self.recorder,
             middleware=self.middleware,
             prepare_s=self.settings.memory.prepare_s,
+            prune_s=self.settings.queue.prune_s,
             finishes=self.finishes,
         )
 

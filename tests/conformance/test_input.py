@@ -30,7 +30,7 @@ async def test_what_was_not_started_by_its_deadline_fails(bench: Bench) -> None:
     await bench.submit(message("1", deadline=within(bench, 5)), message("2"))
     assert (await bench.queue.advance(100)).next_due == bench.clock.now() + 5000
     step = await bench.advance(5)
-    assert [m.item_id for m in step.ended] == ["1"]
+    assert [one.message.item_id for one in step.ended] == ["1"]
     status = await bench.status(message("1"))
     assert (status.status, status.error, status.started_at) == (Status.FAILED, "deadline", None)
     assert await bench.run_all() == ["2"]
@@ -42,7 +42,9 @@ async def test_a_claim_never_gives_what_is_past_its_deadline(bench: Bench) -> No
     assert ids(await bench.claim()) == ["2"]
     assert (await bench.status(message("1"))).error == "deadline"
     if bench.kind != "redis":
-        assert [m.item_id for m in (await bench.advance()).ended] == ["1"]  # so that its end is known
+        assert [one.message.item_id for one in (await bench.advance()).ended] == [
+            "1"
+        ]  # so that its end is known
 
 
 async def test_a_running_message_is_left_to_its_worker(bench: Bench) -> None:

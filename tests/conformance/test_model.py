@@ -235,7 +235,7 @@ class Moves(RuleBasedStateMachine):
         expected, got = self.run(self.model.queue.advance(1000)), self.run(self.real.queue.advance(1000))
         assert (got.reaped, got.expired, got.more) == (expected.reaped, expected.expired, expected.more)
         if type(self.real) is SqliteBackend:
-            assert {m.key for m in got.ended} == {m.key for m in expected.ended}
+            assert {e.message.key for e in got.ended} == {e.message.key for e in expected.ended}
         assert got.next_due == expected.next_due
 
     @invariant()

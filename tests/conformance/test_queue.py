@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
-from reverie.backends.moves import ClaimRequest, Move, Renewal, Settlement, Status, Want
+from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, Want
 from reverie.backends.views import StatusQuery
 from reverie.base.clock import from_epoch_ms
 from support.living import passes, started
@@ -310,7 +310,9 @@ async def test_renewal_keeps_a_claim(bench: Bench) -> None:
     await bench.submit(message("1"))
     (claim,) = await bench.claim(lease_ms=10_000)
     bench.clock.advance(9)
-    assert await bench.queue.renew([claim], 10_000) == Renewal()
+    renewal = await bench.queue.renew([claim], 10_000)
+    assert (renewal.lost, renewal.cancelled) == ([], [])
+    assert renewal.lease_until == bench.clock.now() + 10_000
     assert (await bench.advance(9)).reaped == 0
     assert (await bench.advance(1)).reaped == 1
     (lost,) = (await bench.queue.renew([claim], 10_000)).lost

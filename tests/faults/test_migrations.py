@@ -19,6 +19,9 @@ import pytest
 
 from reverie import Done, Message, Remember, Scheduler
 from reverie.backends.views import LabelState
+from reverie.base.clock import SystemClock
+from reverie.memory.interface import Application
+from reverie.memory.sqlite import SqliteMemoryStore
 from reverie.settings import load_settings
 from reverie.storage.queries import load_migrations, load_queries
 from reverie.storage.sqlite import Database
@@ -154,6 +157,39 @@ def test_the_work_of_an_earlier_version_is_shown_and_done(old_file: Path) -> Non
     assert versions == {room: len(load_migrations(package)) for room, package in ROOMS.items()}
     assert file.execute("SELECT count(*) FROM memory_items").get == 6
     file.close()
+
+
+@pytest.mark.parametrize(
+    ("accepted_after_ms", "state"),
+    [
+        (-HOUR, "already"),
+        (23 * HOUR, "already"),
+        (7 * 24 * HOUR, "applied"),
+    ],  # the clocks may differ by a day
+)
+async def test_the_inbox_of_an_earlier_version_tells_one_acceptance_from_the_next(
+    old_file: Path, accepted_after_ms: int, state: str
+) -> None:
+    message = Message(user_id="ann", label="note", item_id="applied")
+    file = apsw.Connection(str(old_file))
+    file.execute(
+        "INSERT INTO inbox (user_id, item_id, fingerprint, closed, losses, follow_ups, applied_at_epoch) "
+        "VALUES ('ann', 'applied', ?, 0, 0, '[]', ?)",
+        (message.fingerprint(), NOW),
+    )
+    file.close()
+    store = SqliteMemoryStore(Database(str(old_file)), SystemClock())
+    await store.open()
+    for expected in (state, "already"):
+        application = Application(
+            message=message,
+            submitted_at=NOW + accepted_after_ms,
+            effects=(Remember(memory_id="new", text="new"),),
+        )
+        (applied,) = await store.apply([application])
+        assert applied.state == expected
+    assert (await store.get("ann", "new") is None) == (state == "already")
+    await store.close()
 
 
 class OldProgram:

@@ -83,6 +83,36 @@ async def test_another_message_under_a_forgotten_id_is_not_taken_for_the_first(s
     assert "taken by another text" in refused.error
 
 
+async def test_an_acceptance_that_is_rejected_leaves_the_row_of_the_earlier_one(store) -> None:
+    first = Application(message=ONE, effects=(effect("a"),), follow_ups=(NEXT,), submitted_at=1)
+    await store.apply([first])
+    (rejected,) = await store.apply([Application(message=ONE, effects=(effect("a", None),), submitted_at=2)])
+    assert rejected.state == "rejected"
+    (again,) = await store.apply([first])
+    assert (again.state, again.follow_ups) == ("already", (NEXT,))
+
+
+async def test_a_later_acceptance_has_follow_ups_of_its_own(store) -> None:
+    await store.apply([Application(message=ONE, effects=(effect("a"),), follow_ups=(NEXT,), submitted_at=1)])
+    (second,) = await store.apply([Application(message=ONE, effects=(effect("b"),), submitted_at=2)])
+    (again,) = await store.apply([Application(message=ONE, effects=(effect("c"),), submitted_at=2)])
+    assert (second.state, again.state, again.follow_ups) == ("applied", "already", ())
+    (late,) = await store.apply([Application(message=ONE, effects=(effect("d"),), submitted_at=1)])
+    assert (late.state, late.follow_ups) == ("closed", ())
+    assert late.error == "the id was accepted again after this run"
+    assert await find(store, "words") == ["a", "b"]
+
+
+@pytest.mark.parametrize(("days_ago", "state"), [(-30, "applied"), (30, "applied"), (30.01, "stale")])
+async def test_a_lease_that_ended_long_ago_is_refused(store, clock, days_ago: float, state: str) -> None:
+    lease_until = clock.now() - round(days_ago * 24 * 3600 * 1000)
+    (answer,) = await store.apply(
+        [Application(message=ONE, effects=(effect("a"),), submitted_at=1, lease_until=lease_until)]
+    )
+    assert answer.state == state
+    assert await find(store, "words") == (["a"] if state == "applied" else [])
+
+
 async def test_one_that_is_rejected_leaves_nothing_and_spoils_no_neighbour(store) -> None:
     bad = Application(message=ONE, effects=(effect("a"), effect("b", None)))
     good = Application(message=NEXT, effects=(effect("c"),))

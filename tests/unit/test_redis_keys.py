@@ -117,7 +117,7 @@ async def test_what_is_deleted_or_expires_leaves_no_key(bench: Bench) -> None:
     )
     await bench.control(CancelItems, user_id="ann", item_ids=("2",))
     bench.clock.advance(5)
-    assert [ended.item_id for ended in (await bench.queue.advance(10)).ended] == ["1"]
+    assert [ended.message.item_id for ended in (await bench.queue.advance(10)).ended] == ["1"]
     assert len((await bench.control(DeleteItems, user_id="ann", label="work")).changed) == 3
     assert {key for key in bench.key_names() if not key.startswith((":wake", ":horizon"))} == {":labels"}
 

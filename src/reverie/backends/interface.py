@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Claim,
         ClaimRequest,
         Presence,
+        Pruned,
         Renewal,
         Settled,
         Settlement,
@@ -126,6 +127,15 @@ class Queue(Protocol):
         Stages messages that came due, wakes lanes whose rest is over, fails messages that were not started
         before their deadline, hands on claims whose lease ran out (or buries their message after
         `max_losses`), and removes statuses that were kept long enough.
+        """
+        ...
+
+    async def prune(self, limit: int, after: str | None = None) -> Pruned:
+        """Look through at most `limit` rows, and remove what is left over from work that has ended long ago.
+
+        These are drained lanes. If `retention_ms` is shorter than before, also let statuses expire earlier
+        that were dated by the longer time. A pass begins without `after`, and each further step has the
+        `after` of the answer before it.
         """
         ...
 

@@ -15,10 +15,12 @@ __all__ = [
     "Advance",
     "Claim",
     "ClaimRequest",
+    "EndedMessage",
     "LevelRoom",
     "Lost",
     "Move",
     "Presence",
+    "Pruned",
     "QueueLimits",
     "Renewal",
     "ScopeLimits",
@@ -182,6 +184,8 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     lost: list[Lost] = []
     cancelled: list[Key] = []
     """Messages whose claim is still valid, but whose cancellation was requested."""
+    lease_until: int = 0
+    """The new end of the leases that are not lost, by the queue's clock."""
 
 
 class Move(StrEnum):
@@ -236,6 +240,14 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The reason; None if the conflict is that of an earlier settlement."""
 
 
+class EndedMessage(msgspec.Struct, frozen=True):
+    """A message that has failed without a settlement."""
+
+    message: Message
+    submitted_at: int
+    """When the message was accepted, in epoch milliseconds."""
+
+
 class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """What a call of `Queue.advance` has done."""
 
@@ -245,9 +257,18 @@ class Advance(msgspec.Struct, frozen=True, kw_only=True):
     """Claims whose lease ran out."""
     expired: int = 0
     """Ended messages whose status was kept long enough and is now removed."""
-    ended: list[Message] = []
+    ended: list[EndedMessage] = []
     """Messages that failed in this step: past their deadline, or lost too often."""
     next_due: int | None = None
     """When to call again, in epoch milliseconds; None when nothing waits for time."""
     more: bool = False
     """Whether the limit was reached, so that there is more to do at once."""
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step of `Queue.prune` has done."""
+
+    changed: int = 0
+    """Rows that were removed, or that will be removed earlier."""
+    after: str | None = None
+    """The `after` of the next step; None: this step was the last one."""

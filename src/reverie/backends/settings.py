@@ -54,6 +54,12 @@ class QueueSettings(Section):
     retention_s: float = Field(
         7 * 24 * 3600, ge=0, description="seconds that the status of completed and cancelled work is kept"
     )
+    prune_s: float = Field(
+        3600,
+        gt=0,
+        description="seconds between two passes in which a worker removes what ended work has left over: "
+        "lanes without messages, rows of the inbox",
+    )
     max_wait_s: float = Field(
         60, gt=0, description="seconds that a lane waits for its turn before it counts as a level higher"
     )

@@ -48,6 +48,8 @@ class Renewer:
         self._on_cancel = on_cancel
         self._lease_ms = round(lease_s * 1000)
         self._every_s = every_s
+        self._renewed: dict[int, int] = {}
+        """`id` of a claim → the end of its lease, for the claims of the last renewal."""
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -71,11 +73,20 @@ class Renewer:
         """Whether the worker holds claims to renew."""
         return bool(self._held())
 
+    def lease_end(self, claim: Claim) -> int:
+        """When the lease of a claim ends, or has ended, by the queue's clock."""
+        return max(claim.lease_until, self._renewed.get(id(claim), 0))
+
     async def renew(self) -> None:
         """Extend all leases once, and pass on the cancel requests."""
-        renewal = await self._queue.renew(self._held(), self._lease_ms, self._presence())
+        held = self._held()
+        renewal = await self._queue.renew(held, self._lease_ms, self._presence())
         self._on_cancel(renewal.cancelled)
         lost = {(claim.key, claim.claim_id) for claim in renewal.lost}
+        self._renewed = {
+            id(claim): self.lease_end(claim) if (claim.key, claim.claim_id) in lost else renewal.lease_until
+            for claim in held
+        }
         for claim in self._held():  # without those that were settled meanwhile
             if (claim.key, claim.claim_id) in lost:
                 log.info("claim.lost", user_id=claim.key.user_id, item_id=claim.key.item_id)

@@ -52,16 +52,19 @@ class Settler(LoopService):
         store: EffectStore,
         on_settled: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
         on_conflict: Callable[[Claim, str | None], Settlement],
+        lease_end: Callable[[Claim], int] = lambda claim: claim.lease_until,
     ) -> None:
         """Settle on `backend`; `on_settled` is called with the applied settlements and the stale ones.
 
         `on_conflict` answers the settlement of a message whose effects met another version of an item.
+        `lease_end` knows when the lease of a claim ends after its renewals.
         """
         super().__init__()
         self._queue = backend.queue
         self._store = None if backend.capabilities.applies_effects else store
         self._on_settled = on_settled
         self._on_conflict = on_conflict
+        self._lease_end = lease_end
         self._pending: deque[Settlement] = deque()
         self._singly = 0
         """How many of the first in `_pending` are settled one by one: they could not be sent together."""
@@ -183,6 +186,8 @@ class Settler(LoopService):
                     prepared=settlement.prepared,
                     follow_ups=settlement.follow_ups,
                     close=settlement.move is not Move.COMPLETE,
+                    submitted_at=settlement.claim.submitted_at,
+                    lease_until=self._lease_end(settlement.claim),
                 )
                 for settlement in ending
             ]
@@ -199,6 +204,9 @@ class Settler(LoopService):
                 to_settle.append(settlement)
             elif answer.state == "rejected":
                 rejected.append((settlement, f"{REFUSED_BY_STORE}: {answer.error}"))
+            elif answer.state == "stale":
+                log.warning("effects.too_late", item_id=settlement.claim.message.item_id, error=answer.error)
+                to_settle.append(Settlement(claim=settlement.claim, move=Move.LOSE))
             else:
                 to_settle.append(_as_applied(settlement, answer))
         if lanes:
@@ -236,7 +244,7 @@ def _as_applied(settlement: Settlement, answer: Applied) -> Settlement:
     """The settlement that the store's inbox records: an earlier run may have decided otherwise."""
     if answer.state == "closed":
         move = settlement.move if settlement.move is not Move.COMPLETE else Move.BURY
-        error = settlement.error or "closed by an earlier run"
+        error = settlement.error or answer.error or "closed by an earlier run"
         return msgspec.structs.replace(settlement, move=move, effects=(), follow_ups=(), error=error)
     follow_ups = answer.follow_ups
     return msgspec.structs.replace(

@@ -40,9 +40,14 @@ class Timekeeper(LoopService):
         self._next_due = done.next_due
         if done.ended and self._store is not None:
             # Two databases: a late answer of a worker that lost the message must find it closed.
-            await self._store.apply([Application(message=message, close=True) for message in done.ended])
+            await self._store.apply(
+                [
+                    Application(message=ended.message, submitted_at=ended.submitted_at, close=True)
+                    for ended in done.ended
+                ]
+            )
         if done.ended:
-            self._on_ended(done.ended)
+            self._on_ended([ended.message for ended in done.ended])
         return done.more
 
     async def _turn(self) -> None:

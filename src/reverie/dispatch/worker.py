@@ -24,6 +24,7 @@ from reverie.dispatch.middleware import chain, debugging
 from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.placement import Placement, is_dangerous
 from reverie.dispatch.producer import Producer
+from reverie.dispatch.pruner import Pruner
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.requests import Desk
 from reverie.dispatch.settler import Settler
@@ -56,6 +57,8 @@ PRESENCE_RENEWALS = 3
 """A worker counts as alive until it has missed this many renewals."""
 PREPARE_S = 2.0
 """Seconds for preparing the effects of a batch before they are applied, by default."""
+PRUNE_S = 3600.0
+"""Seconds between two passes of the pruner, by default."""
 
 
 class Worker:
@@ -75,12 +78,14 @@ class Worker:
         recorder: Recorder,
         middleware: Sequence[Middleware] = (),
         prepare_s: float = PREPARE_S,
+        prune_s: float = PRUNE_S,
         finishes: Finishes | None = None,
     ) -> None:
         """Nothing runs until `start`. `finishes` is told of every message that was settled or has ended.
 
         `new_place` makes the executor of a place outside of this process. `middleware` runs around every run,
-        outside of the worker's own. Effects are prepared for at most `prepare_s` seconds.
+        outside of the worker's own. Effects are prepared for at most `prepare_s` seconds. The pruner makes
+        a pass every `prune_s` seconds.
         """
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._queue = backend.queue
@@ -118,8 +123,8 @@ class Worker:
         self._breaker = Breaker(backend.shared, self._pauses, rules_of(settings))
         self.use(middleware)
         self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
-        self._settler = Settler(backend, store, self._settled, self._conflicted)
         self._timekeeper = Timekeeper(backend, store, self._ended)
+        self._pruner = Pruner(backend, store, clock, prune_s)
         self._renewer = Renewer(
             backend.queue,
             lambda: list(self._held.values()),
@@ -128,12 +133,13 @@ class Worker:
             lease_s=settings.lease_s,
             every_s=settings.renew_s,
         )
+        self._settler = Settler(backend, store, self._settled, self._conflicted, self._renewer.lease_end)
         self._canceller = Canceller(backend.queue, self._renewer)
 
     @property
     def services(self) -> tuple[LoopService, ...]:
         """The worker's services that are loops."""
-        return (self._producer, self._settler, self._timekeeper, self._canceller)
+        return (self._producer, self._settler, self._timekeeper, self._canceller, self._pruner)
 
     async def start(self) -> None:
         """See `Service.start`."""
@@ -147,7 +153,8 @@ class Worker:
             await self._renewer.renew()  # from now on others know this worker
         except ReverieError as error:
             log.warning("worker.not_registered", error=str(error), hint="tried again with the next renewal")
-        for service in (self._renewer, self._canceller, self._settler, self._timekeeper, self._producer):
+        await self._renewer.start()
+        for service in reversed(self.services):
             await service.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -166,7 +173,7 @@ class Worker:
             await self._placement.abandon(batch_id)
         if self._batches:
             await asyncio.wait(self._batches.values())
-        for service in (self._timekeeper, self._canceller, self._settler, self._renewer):
+        for service in (self._pruner, self._timekeeper, self._canceller, self._settler, self._renewer):
             await service.stop(grace_s)
         try:
             await self._queue.renew([], 0, Presence(worker=self.name, labels=()))  # sign off
@@ -184,6 +191,7 @@ class Worker:
                 await self._timekeeper.advance()
                 claims = await self._queue.claim(self.request())
                 if not claims:
+                    await self._pruner.prune()
                     return
                 self.take(claims)
                 while self._batches or self._dangerous is not None:

@@ -61,7 +61,7 @@ class AsyncControl:
         if isinstance(command, CancelItems):
             await self._cancelled(result.changed)
         elif isinstance(command, RequeueItems) and runtime.recorder.active:
-            runtime.recorder.enqueued(await self._messages(result.changed))
+            runtime.recorder.enqueued([message for message, _ in await self._find(result.changed)])
         runtime.finishes.announce(result.changed)
         return result
 
@@ -71,16 +71,21 @@ class AsyncControl:
         must_close = not runtime.backend.capabilities.applies_effects
         if not (must_close or runtime.recorder.active):
             return
-        messages = await self._messages(keys)
-        runtime.recorder.cancelled(messages)
+        found = await self._find(keys)
+        runtime.recorder.cancelled([message for message, _ in found])
         if must_close:
-            lost = [Application(message=message, close=True) for message in messages if message.losses]
+            lost = [
+                Application(message=message, submitted_at=submitted_at, close=True)
+                for message, submitted_at in found
+                if message.losses
+            ]
             await runtime.store.apply(lost)
 
-    async def _messages(self, keys: Sequence[Key]) -> list[Message]:
+    async def _find(self, keys: Sequence[Key]) -> list[tuple[Message, int]]:
+        """The messages with these keys, each with the time of its acceptance."""
         queries = [StatusQuery(user_id=k.user_id, item_id=k.item_id, with_message=True) for k in keys]
         rows = [row for query in queries for row in (await self._runtime.backend.views.read(query)).rows]
-        return [row.message for row in rows if row.message is not None]
+        return [(row.message, row.submitted_at) for row in rows if row.message is not None]
 
     async def cancel(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]

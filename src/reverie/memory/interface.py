@@ -10,7 +10,7 @@ from reverie.effect import Effect, Source
 from reverie.message import Key, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.storage.sqlite import Database
@@ -20,6 +20,8 @@ __all__ = [
     "Applied",
     "EffectStore",
     "Hit",
+    "InboxEntry",
+    "KeepsInbox",
     "MemoryItem",
     "MemoryStore",
     "SearchQuery",
@@ -42,19 +44,38 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """Stored with the inbox row, so that a repeated run submits the follow-ups of the first run."""
     close: bool = False
     """Whether the message ends without effects, and effects that another run brings later are refused."""
+    submitted_at: int | None = None
+    """When the queue accepted the message, in epoch milliseconds by the queue's clock.
+
+    It tells one acceptance of an id from the next: the queue forgets an id some time after its end, and
+    accepts it again then. None: unknown, and taken for the acceptance whose row is found.
+    """
+    lease_until: int | None = None
+    """The end of the lease under which the message ran, by the queue's clock. None: without a lease."""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one application."""
 
     key: Key
-    state: Literal["applied", "already", "closed", "conflict", "rejected"]
+    state: Literal["applied", "already", "closed", "stale", "conflict", "rejected"]
     """already: an earlier run was applied, and its follow-ups are the valid ones. closed: the message has
-    ended without effects, and none were applied. conflict: an item has another version than the handler has
-    read, or an earlier message of the same lane met a conflict in this batch; nothing was applied. rejected:
-    the effects could not be applied, and nothing was."""
+    ended without effects, or its id was accepted anew since; nothing was applied. stale: the lease ended
+    longer ago than the store remembers messages; nothing was applied. conflict: an item has another version
+    than the handler has read, or an earlier message of the same lane met a conflict in this batch; nothing
+    was applied. rejected: the effects could not be applied, and nothing was."""
     follow_ups: tuple[Message, ...] = ()
     error: str | None = None
+
+
+class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the inbox that nobody has used for long."""
+
+    key: Key
+    accepted_by: int
+    """A message under this id that was accepted later is another acceptance. By the queue's clock."""
+    used_at: int
+    """When the row was written, or last found by a run."""
 
 
 class EffectStore(Protocol):
@@ -71,9 +92,27 @@ class EffectStore(Protocol):
     async def apply(self, batch: Sequence[Application]) -> list[Applied]:
         """Apply each message's effects together with its row in the inbox, in one transaction.
 
-        An inbox row that is already there wins: its effects were applied before, or it was closed. Answers
-        come in the order of the batch. A rejected message does not affect the others. After a conflict, the
-        later messages of the same lane are not applied either.
+        An inbox row of the same acceptance that is already there wins: its effects were applied before, or it
+        was closed. The row of an earlier acceptance is replaced, that of a later one wins. Answers come in
+        the order of the batch. A rejected message does not affect the others. After a conflict, the later
+        messages of the same lane are not applied either.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsInbox(Protocol):
+    """A store whose inbox can be pruned."""
+
+    async def old_entries(self, limit: int) -> list[InboxEntry]:
+        """At most `limit` rows that need be kept only if their message may still run again, oldest first."""
+        ...
+
+    async def prune_inbox(self, gone: Sequence[InboxEntry], needed: Mapping[InboxEntry, int]) -> None:
+        """Remove the rows in `gone`, and keep those in `needed` for as long again.
+
+        `needed` maps each row to the time when the queue accepted its message. A row that was used meanwhile
+        stays as it is.
         """
         ...
 

@@ -33,3 +33,9 @@ class MemorySettings(Section):
         gt=0,
         description="seconds that effects may be prepared before they are applied; what is late is done then",
     )
+    inbox_retention_s: float = Field(
+        30 * 24 * 3600,
+        ge=24 * 3600,
+        description="seconds that the store remembers which messages it has applied, if the queue is in "
+        "another database; a worker whose lease ended longer ago is refused, and its message runs again",
+    )

@@ -17,8 +17,10 @@ from reverie.backends.moves import (
     OF_MEMORY,
     Advance,
     Claim,
+    EndedMessage,
     Lost,
     Move,
+    Pruned,
     Renewal,
     Settled,
     Status,
@@ -118,7 +120,7 @@ class MemoryQueue:
                 self._state.workers.pop(presence.worker, None)
                 if presence.labels:
                     self._state.workers[presence.worker] = (presence, now + presence.lives_ms)
-            return Renewal(lost=lost, cancelled=cancelled)
+            return Renewal(lost=lost, cancelled=cancelled, lease_until=now + lease_ms)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
@@ -181,10 +183,15 @@ class MemoryQueue:
             staged=len(due) + len(rested),
             reaped=len(lost),
             expired=len(expired),
-            ended=[item.message for item in (*overdue, *lost) if item.status.ended],
+            ended=[EndedMessage(i.message, i.submitted_at) for i in (*overdue, *lost) if i.status.ended],
             next_due=next_due,
             more=limit in (len(overdue), len(due), len(rested), len(lost), len(expired)),
         )
+
+    async def prune(self, limit: int, after: str | None = None) -> Pruned:  # noqa: ARG002  all in one step
+        """See `Queue.prune`."""
+        with self._state.lock:
+            return Pruned(changed=self._state.drop_lanes())
 
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""

@@ -267,6 +267,18 @@ class State:
         if message.unique_key is not None:
             self.uniques[message.lane, message.unique_key].remove(item)
 
+    def drop_lanes(self) -> int:
+        """Remove the lanes that have no message, not even an ended one, and do not rest; answer how many."""
+        used = {item.message.lane for item in self.items.values()}
+        unused = [name for name, lane in self.lanes.items() if name not in used and lane.rest_until is None]
+        for name in unused:
+            del self.lanes[name]
+            tenant = self.tenant_of(name)
+            del tenant.lanes[name]
+            if not tenant.lanes and tenant.arrival <= self.clock.now():
+                del self.tenants[name.user_id, name.mem_cube_id]
+        return len(unused)
+
     def expiry(self, item: Item) -> int | None:
         """When the status of an ended message is removed; None if it stays."""
         kept = item.status in {Status.COMPLETED, Status.CANCELLED}

@@ -24,6 +24,7 @@
 | `{prefix}:paused` | hash: the paused labels, and why |
 | `{prefix}:workers`, `{prefix}:alive` | hash: labels of each worker; sorted set: until when it is alive |
 | `{prefix}:horizon` | the next moment at which `advance` is due |
+| `{prefix}:retention` | by how many milliseconds the entries of `:expiry` were dated at most |
 | `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: standing requests; list: what was claimed for one |
 | `{prefix}:worker:{worker}` | no key but a channel: a connected worker listens to it |

@@ -50,6 +50,7 @@ MOVES = (
     ("held",),
     ("settle",),
     ("advance",),
+    ("prune",),
     ("control",),
     ("look",),
     ("health",),

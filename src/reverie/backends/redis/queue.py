@@ -13,7 +13,7 @@ import msgspec
 
 from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
-from reverie.backends.moves import Advance, Lost, Move, Renewal, Settled, Submitted
+from reverie.backends.moves import Advance, EndedMessage, Lost, Move, Pruned, Renewal, Settled, Submitted
 from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
@@ -51,6 +51,7 @@ R = TypeVar(
     wire.SettleReply,
     wire.ControlReply,
     wire.AdvanceReply,
+    wire.PruneReply,
 )
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -145,6 +146,7 @@ class RedisQueue:
         return Renewal(
             lost=[Lost(claims[index].key, claims[index].claim_id) for index in reply.lost],
             cancelled=[claims[index].key for index in reply.cancelled],
+            lease_until=reply.now + lease_ms,
         )
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -192,10 +194,15 @@ class RedisQueue:
             staged=staged + rested,
             reaped=reaped,
             expired=expired,
-            ended=[wire.read_message(row) for row in reply.ended],
+            ended=[EndedMessage(wire.read_message(row), row.submitted_at) for row in reply.ended],
             next_due=reply.next_due if reply.next_due >= 0 else None,
             more=limit in reply.counts,
         )
+
+    async def prune(self, limit: int, after: str | None = None) -> Pruned:
+        """See `Queue.prune`."""
+        reply = await self._call("prune", {"limit": limit, "after": after}, wire.PruneReply)
+        return Pruned(changed=reply.changed, after=reply.after)
 
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`.

@@ -33,6 +33,7 @@ __all__ = [
     "LabelsReply",
     "LanesReply",
     "MemoReply",
+    "PruneReply",
     "RenewReply",
     "SettleReply",
     "SubmitReply",
@@ -169,6 +170,13 @@ class AdvanceReply(_Reply, frozen=True):
     """Overdue, staged, rested, reaped, expired."""
     ended: list[MessageRow]
     next_due: int
+
+
+class PruneReply(_Reply, frozen=True):
+    """The answer to `prune`: how many statuses will expire earlier, and the moment that was reached."""
+
+    changed: int
+    after: str | None = None
 
 
 class BodiesReply(_Reply, frozen=True):

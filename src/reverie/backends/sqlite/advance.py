@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.moves import Advance, Status
+from reverie.backends.moves import Advance, EndedMessage, Status
 from reverie.backends.sqlite.attempts import forget_attempts, note_run
 from reverie.backends.sqlite.rows import load_statements, message_from_row, status_of
 from reverie.backends.trigger_state import Run
@@ -37,7 +37,7 @@ def advance(step: Step, limit: int) -> Advance:
     for *identity, lane in reaped:
         lost = lose(step, identity, lane)
         if lost is not None and lost[0].ended:
-            buried.append(lost[1])
+            buried.append(EndedMessage(*lost[1:]))
     step.finish()
     expired = step.rows(SQL["expire"], window)
     for _, _, label, stored, error in expired:
@@ -56,20 +56,20 @@ def advance(step: Step, limit: int) -> Advance:
     )
 
 
-def fail_overdue(step: Step, limit: int) -> list[Message]:
+def fail_overdue(step: Step, limit: int) -> list[EndedMessage]:
     """Fail messages that were not started before their deadline. The caller finishes the step."""
     messages = []
-    for row, lane, *columns in step.rows(SQL["overdue"], {"now": step.now, "limit": limit}):
+    for row, lane, submitted_at, *columns in step.rows(SQL["overdue"], {"now": step.now, "limit": limit}):
         message = message_from_row(columns)
         step.end_waiting(row, message.user_id, message.item_id, lane, "deadline")
-        messages.append(message)
+        messages.append(EndedMessage(message, submitted_at))
     return messages
 
 
-def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Message] | None:
+def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Message, int] | None:
     """Count a claim that ended without an outcome as a loss; None if the claim is no longer valid.
 
-    The caller finishes the step.
+    The answer is the new status, the message, and when it was accepted. The caller finishes the step.
     """
     note_run(step, identity, "lost")
     expires = step.now + step.limits.retention_ms
@@ -82,7 +82,7 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
     rows = step.rows(SQL["lose"], bindings)
     if not rows:
         return None
-    stored, error, *columns = rows[0]
+    stored, error, submitted_at, *columns = rows[0]
     status, message = status_of(stored, error), message_from_row(columns)
     change = step.lane(lane)
     change.release(0)
@@ -94,4 +94,4 @@ def lose(step: Step, identity: Sequence[Any], lane: int) -> tuple[Status, Messag
             run = Run(message.label, message.user_key, message.item_id, status, message.attempts, error)
             step.runs.append(run)
         step.expect(expires)
-    return status, message
+    return status, message, submitted_at

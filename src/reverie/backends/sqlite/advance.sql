@@ -1,6 +1,6 @@
 -- name: overdue
 -- Messages that were not started before their deadline.
-SELECT rowid, lane, message_columns FROM pending_messages INDEXED BY idx_pending_messages_deadline
+SELECT rowid, lane, created_at_epoch, message_columns FROM pending_messages INDEXED BY idx_pending_messages_deadline
 WHERE status = 'pending' AND deadline_epoch IS NOT NULL AND deadline_epoch <= :now
 ORDER BY deadline_epoch LIMIT :limit
 
@@ -40,7 +40,7 @@ SET losses = losses + 1,
     place = CASE WHEN cancel_requested OR losses + 1 >= :max_losses THEN NULL ELSE place END,
     cancel_requested = 0, claim_id = NULL, worker = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
 WHERE rowid = :row AND user_id = :user_id AND id = :id AND claim_id = :claim_id AND status = 'processing'
-RETURNING status, error_message, message_columns
+RETURNING status, error_message, created_at_epoch, message_columns
 
 -- name: expire
 DELETE FROM pending_messages

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from reverie.backends.moves import ClaimRequest, Presence, Want
+    from reverie.backends.moves import ClaimRequest, EndedMessage, Presence, Want
     from reverie.backends.sqlite.step import Step
-    from reverie.message import Key, Message
+    from reverie.message import Key
 
 __all__ = ["claim", "claimed_together", "identity", "load_memos", "renew", "save_memo"]
 
@@ -40,7 +40,7 @@ class Claimed(NamedTuple):
     claim_id: str
     """The prefix of these rows' claim ids; a claim id is the prefix and the number of its row."""
     lease_until: int
-    overdue: list[Message]
+    overdue: list[EndedMessage]
     """Messages that failed because their deadline had passed."""
 
     def read(self) -> list[Claim]:
@@ -121,7 +121,7 @@ def renew(step: Step, claims: Sequence[Claim], lease_ms: int, presence: Presence
             lost.append(Lost(one.key, one.claim_id))
         elif cancel:
             cancelled.append(one.key)
-    return Renewal(lost=lost, cancelled=cancelled)
+    return Renewal(lost=lost, cancelled=cancelled, lease_until=lease_until)
 
 
 def save_memo(step: Step, claim: Claim, name: str, value: str) -> bool:

@@ -87,14 +87,11 @@ def _cancel(step: Step, which: Selection) -> ControlResult:
 
 def _requeue(step: Step, which: Selection) -> ControlResult:
     chosen, more = _choose(step, which, "failed")
-    if chosen:
-        places = step.take_places(len(chosen))
-        step.many(
-            SQL["requeue"],
-            [(item.row, place, step.now) for item, place in zip(chosen, places, strict=True)],
-        )
-    for item in chosen:
-        step.lane(item.lane).depth += 1
+    places = step.take_places(len(chosen)) if chosen else range(0)
+    step.many(SQL["add_lane"], [(item.row,) for item in chosen])
+    for item, place in zip(chosen, places, strict=True):
+        ((lane,),) = step.rows(SQL["requeue"], (item.row, place, step.now))
+        step.lane(lane).depth += 1
         step.counts.move(item.label, status_of(item.status, item.error), Status.WAITING)
     return ControlResult(changed=[item.key for item in chosen], more=more)
 

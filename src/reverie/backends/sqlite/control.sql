@@ -24,13 +24,26 @@ ORDER BY rowid LIMIT :limit
 -- name: request_cancel
 UPDATE pending_messages SET cancel_requested = 1, updated_at_epoch = ?2 WHERE rowid = ?1
 
+-- name: add_lane
+-- Adds the lane of a message, if it was removed because nothing waited in it for long.
+INSERT INTO lanes (user_id, project_id, message_type, level)
+SELECT user_id, project_id, message_type, level FROM pending_messages WHERE rowid = ?
+ON CONFLICT (user_id, project_id, message_type) DO NOTHING
+
 -- name: requeue
--- A failed or cancelled message waits again as if it were new. Its deadline is removed, because it may have passed.
+-- A failed or cancelled message waits again as if it were new. Its deadline is removed, because it may have passed. Its
+-- lane is found by name, because the number of a lane that was removed may belong to another one.
 UPDATE pending_messages
-SET status = 'pending', retry_count = 0, losses = 0, conflicts = 0, requeues = requeues + 1,
+SET lane = (
+      SELECT l.lane FROM lanes AS l
+      WHERE l.user_id = pending_messages.user_id AND l.project_id = pending_messages.project_id
+        AND l.message_type = pending_messages.message_type
+    ),
+    status = 'pending', retry_count = 0, losses = 0, conflicts = 0, requeues = requeues + 1,
     error_message = NULL, started_at_epoch = NULL, processed_at_epoch = NULL, expires_at_epoch = NULL,
     deadline_epoch = NULL, extra = json_remove(extra, '$.deadline'), place = ?2, updated_at_epoch = ?3
 WHERE rowid = ?1
+RETURNING lane
 
 -- name: delete
 DELETE FROM pending_messages WHERE rowid = ?1

@@ -1,4 +1,4 @@
-"""Recounting how many messages of each label are in each status."""
+"""Recounting how many messages of each label are in each status, and how many each lane has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ def count_anew(connection: apsw.Connection) -> None:
 
     The totals of messages ever completed and ever failed never shrink.
     """
-    for name in ("forget_counts", "count_all", "set_counted", "drop_orphans"):
+    for name in (
+        "forget_counts",
+        "count_all",
+        "count_depth",
+        "count_total_depth",
+        "set_counted",
+        "drop_orphans",
+    ):
         connection.execute(SQL[name])
     connection.execute(SQL["end_lost_runs"], {"least_kept_ms": LEAST_KEPT_MS})
     connection.execute(SQL["count_tasks"])

@@ -27,6 +27,16 @@ SET waiting = excluded.waiting, in_progress = excluded.in_progress, completed = 
     failed = excluded.failed, cancelled = excluded.cancelled,
     completed_ever = max(completed_ever, excluded.completed_ever), failed_ever = max(failed_ever, excluded.failed_ever)
 
+-- name: count_depth
+UPDATE lanes SET depth = coalesce(counted.depth, 0)
+FROM lanes AS l LEFT JOIN (
+  SELECT lane, count(*) AS depth FROM pending_messages WHERE status IN ('pending', 'processing') GROUP BY lane
+) AS counted ON counted.lane = l.lane
+WHERE lanes.lane = l.lane AND lanes.depth <> coalesce(counted.depth, 0)
+
+-- name: count_total_depth
+UPDATE queue_counters SET depth = (SELECT coalesce(sum(depth), 0) FROM lanes)
+
 -- name: set_counted
 UPDATE queue_counters
 SET counted_turn = turn,

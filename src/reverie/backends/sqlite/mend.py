@@ -19,8 +19,6 @@ STEPS = (
     "mend_lanes",
     "mend_counters",
     "count_running",
-    "count_depth",
-    "count_total_depth",
     "count_parents",
     "wake_lanes",
 )

@@ -3,7 +3,8 @@ INSERT OR IGNORE INTO queue_counters (one, place, turn) VALUES (1, 0, 0)
 
 -- name: mend_lanes
 INSERT OR IGNORE INTO lanes (lane, user_id, project_id, message_type, level)
-SELECT lane, user_id, project_id, message_type, max(level) FROM pending_messages GROUP BY lane
+SELECT lane, user_id, project_id, message_type, max(level) FROM pending_messages
+WHERE status IN ('pending', 'processing') GROUP BY lane  -- that of an ended message may be another one by now
 
 -- name: mend_counters
 UPDATE queue_counters
@@ -26,15 +27,6 @@ SET turn = CASE
   )
   THEN coalesce(turn, (SELECT turn FROM queue_counters)) END
 WHERE rest_until_epoch IS NULL AND (running = 0 OR NOT ordered)
-
--- name: count_depth
-UPDATE lanes
-SET depth = (
-  SELECT count(*) FROM pending_messages AS m WHERE m.lane = lanes.lane AND m.status IN ('pending', 'processing')
-)
-
--- name: count_total_depth
-UPDATE queue_counters SET depth = (SELECT coalesce(sum(depth), 0) FROM lanes)
 
 -- name: count_parents
 -- Counts the parents that have not ended. A parent that the salvage has lost does not count.

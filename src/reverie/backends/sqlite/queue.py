@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reverie.backends.sqlite import advance, claim, control, settle, submit
+from reverie.backends.sqlite import advance, claim, control, prune, settle, submit
 from reverie.backends.sqlite.outbox import Outbox
 from reverie.backends.sqlite.step import Step
 from reverie.backends.wakeup import CANCELLED, Wakeup
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         Advance,
         Claim,
         ClaimRequest,
+        EndedMessage,
         Presence,
+        Pruned,
         QueueLimits,
         Renewal,
         Settled,
@@ -58,7 +60,7 @@ class SqliteQueue:
         self._apply_effects = apply_effects
         self._wakeup = Wakeup(clock)
         self._peers = Peers(database.path)
-        self._overdue: list[Message] = []
+        self._overdue: list[EndedMessage] = []
         self._outbox = Outbox(self._write)
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
@@ -110,6 +112,10 @@ class SqliteQueue:
         done = await self.written(partial(advance.advance, limit=limit), durable=False)
         overdue, self._overdue = self._overdue, []
         return msgspec.structs.replace(done, ended=[*overdue, *done.ended])
+
+    async def prune(self, limit: int, after: str | None = None) -> Pruned:
+        """See `Queue.prune`."""
+        return await self.written(partial(prune.prune, limit=limit, after=after), durable=False)
 
     async def wait(self, labels: Sequence[str], until: int | None) -> list[Claim]:
         """See `Queue.wait`."""

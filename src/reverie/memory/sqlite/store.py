@@ -12,14 +12,14 @@ import msgspec
 from reverie.base.threads import ThreadPool
 from reverie.effect import Source
 from reverie.errors import VersionConflictError
-from reverie.memory.interface import Applied, Hit, MemoryItem
+from reverie.memory.interface import Applied, Hit, InboxEntry, MemoryItem
 from reverie.memory.sqlite.effects import apply_effects, prepare_words, to_json
 from reverie.memory.words import match_expression
-from reverie.message import Message
+from reverie.message import Key, Message
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reverie.backends.sqlite.step import ApplyEffects
     from reverie.base.clock import Clock
@@ -39,15 +39,20 @@ SQL = {
     name: text.replace("item_columns", ITEM_COLUMNS)
     for name, text in load_queries(__package__ or "", "store.sql").items()
 }
+MONTH_S = 30 * 24 * 3600
 PREPARERS = 2
 """How many threads prepare effects."""
+CLOCK_DIFFERENCE_MS = 24 * 3600 * 1000
+"""How much the clock of a queue may be ahead of this machine's clock; default a day."""
 
 
 class SqliteMemoryStore:
     """See `reverie.memory.interface.MemoryStore`."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, inbox_retention_s: float = MONTH_S) -> None:
+        """Keep memories in `database`, and inbox rows for at least `inbox_retention_s` seconds."""
         self._database = database
+        self._inbox_retention_s = inbox_retention_s
         self._clock = clock
         self._preparers = ThreadPool(PREPARERS, "reverie-prepare")
 
@@ -86,6 +91,30 @@ class SqliteMemoryStore:
             return answers
 
         return await self._database.write(job)
+
+    async def old_entries(self, limit: int) -> list[InboxEntry]:
+        """See `KeepsInbox.old_entries`."""
+        before = self._clock.now() - round(self._inbox_retention_s * 1000) - CLOCK_DIFFERENCE_MS
+        rows = await self._rows(
+            "old_entries", before=before, limit=limit, clock_difference=CLOCK_DIFFERENCE_MS
+        )
+        return [
+            InboxEntry(key=Key(user_id, item_id), accepted_by=accepted_by, used_at=used_at)
+            for user_id, item_id, accepted_by, used_at in rows
+        ]
+
+    async def prune_inbox(self, gone: Sequence[InboxEntry], needed: Mapping[InboxEntry, int]) -> None:
+        """See `KeepsInbox.prune_inbox`."""
+        now = self._clock.now()
+
+        def job(connection: apsw.Connection) -> None:
+            connection.executemany(SQL["drop_entry"], [(*entry.key, entry.used_at) for entry in gone])
+            connection.executemany(
+                SQL["keep_entry"],
+                [(*entry.key, entry.used_at, submitted_at, now) for entry, submitted_at in needed.items()],
+            )
+
+        await self._database.write(job, durable=False)
 
     async def search(self, query: SearchQuery) -> list[Hit]:
         """See `MemoryStore.search`."""
@@ -130,14 +159,23 @@ class SqliteMemoryStore:
     def _apply_one(self, connection: apsw.Connection, application: Application) -> Applied:
         message = application.message
         key, now = message.key, self._clock.now()
-        identity = {"user_id": key.user_id, "item_id": key.item_id}
+        late_s = (now - (application.lease_until or now)) / 1000
+        if late_s > self._inbox_retention_s:
+            reason = f"its lease ended {late_s:.0f} s ago, which is longer than memory.inbox_retention_s"
+            return Applied(key=key, state="stale", error=reason)
+        identity = {
+            "user_id": key.user_id,
+            "item_id": key.item_id,
+            "submitted_at": application.submitted_at,
+            "now": now,
+        }
         entry = {
             "fingerprint": message.fingerprint(),
             "closed": application.close,
             "losses": message.losses,
             "requeues": message.requeues,
             "follow_ups": to_json(application.follow_ups),
-            "now": now,
+            "clock_difference": CLOCK_DIFFERENCE_MS,
         }
         try:
             with connection:  # a savepoint
@@ -149,11 +187,17 @@ class SqliteMemoryStore:
             return Applied(key=key, state="conflict", error=str(error))
         except (apsw.ConstraintError, apsw.MismatchError, ValueError, TypeError, RecursionError) as error:
             return Applied(key=key, state="rejected", error=repr(error))
-        rows: list[tuple[Any, ...]] = connection.execute(SQL["read_inbox"], identity).fetchall()
-        ((closed, follow_ups),) = rows
-        if closed:
-            return Applied(key=key, state="closed")
-        return Applied(key=key, state="already", follow_ups=_decode_messages(follow_ups))
+        return _answer_of_row(connection, key, identity)
+
+
+def _answer_of_row(connection: apsw.Connection, key: Key, identity: dict[str, Any]) -> Applied:
+    """The answer to an application that finds a row in the inbox which wins."""
+    rows: list[tuple[Any, ...]] = connection.execute(SQL["use_inbox"], identity).fetchall()
+    ((closed, follow_ups, is_later),) = rows
+    if is_later or closed:
+        reason = "the id was accepted again after this run" if is_later else None
+        return Applied(key=key, state="closed", error=reason)
+    return Applied(key=key, state="already", follow_ups=_decode_messages(follow_ups))
 
 
 def _item(row: tuple[Any, ...]) -> MemoryItem:
