@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import operator
 import threading
 
@@ -284,10 +285,15 @@ def test_an_answer_that_cannot_be_kept_fails_alone_and_changes_nothing(scheduler
     assert scheduler.memory.search("half", user_id="ann") == []
 
 
-@pytest.mark.parametrize("outcome", [Retry(after=1e17), Retry(after=-5), Snooze(after=float("inf"))])
-def test_a_delay_out_of_all_bounds_is_bounded(scheduler: Scheduler, outcome) -> None:
-    scheduler.handler("work")(lambda message: outcome if not message.attempts else None)
-    assert run_once(scheduler).status in {Status.WAITING, Status.COMPLETED}
+@pytest.mark.parametrize("kind", [Retry, Snooze])
+@pytest.mark.parametrize("after", [math.inf, math.nan, 1e17, -5, True, "soon"], ids=repr)
+def test_a_delay_that_is_no_sensible_number_of_seconds_fails_the_run_in_words(
+    scheduler: Scheduler, kind, after
+) -> None:
+    scheduler.handler("work", max_attempts=1)(lambda message: kind(after=after))
+    item = run_once(scheduler)
+    assert item.status is Status.FAILED
+    assert f"{kind.__name__}(after={after!r}): after must be a number of seconds, from 0 to" in item.error
 
 
 async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
