@@ -59,6 +59,21 @@ async def test_bad_requests_are_refused_in_words(client, body, code, words) -> N
     assert words in message
 
 
+@pytest.mark.parametrize("user_id", ["", "x" * 10_000_000], ids=["empty", "10 MB"])
+@pytest.mark.parametrize("path", ["search", "status", "task_queue_status"])
+async def test_a_question_about_an_id_that_nobody_can_have_is_refused(client, path, user_id) -> None:
+    if path == "search":
+        got = await ask(client, "POST", "/product/search", json={"query": "tea", "user_id": user_id})
+    else:  # a server refuses a longer path by itself
+        query = {"user_id": user_id[:1000]}
+        got = await ask(client, "GET", f"/product/scheduler/{path}", params=query)
+    code, message, _ = got
+    assert code == 400
+    assert message.startswith("user_id=")
+    assert ("must be at most 512 bytes" if user_id else "must not be empty") in message
+    assert len(message) < 200
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

@@ -46,6 +46,8 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("status", "nothing", "--user", "ann"): "user 'ann' has no item or task 'nothing'",
         ("add", "x", "--user", "_system"): "user_id='_system': ids that begin with _ are reserved",
         ("add", "  ", "--user", "ann"): "has nothing to remember",
+        ("search", "tea", "--user", ""): "user_id='': must not be empty",
+        ("status", "--user", "x" * 1000): "must be at most 512 bytes",
         ("add", "x", "--user", "ann", "--url", "mysql://here"): "no backend for 'mysql://here'",
         ("worker", "--app", "nowhere:app"): "there is no module 'nowhere'",
         ("worker", "--app", "json"): "it must be module:attribute",

@@ -11,6 +11,7 @@ import pytest
 
 from reverie import AsyncScheduler, Bury, Cancel, Done, Message, Remember, Retry, Scheduler, Snooze
 from reverie.backends.moves import Status
+from reverie.effect import Link, Supersede, Touch
 from reverie.errors import InvalidSettingError, ReverieError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
@@ -241,6 +242,27 @@ def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> N
     item = run_once(scheduler)
     assert item.status is Status.FAILED
     assert "user_id='_system'" in item.error
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        (Remember(memory_id="", text="x"), "memory_id='': must not be empty"),
+        (Remember(memory_id="a\x00b", text="x"), "memory_id='a\\x00b': must not contain a NUL character"),
+        (Remember(memory_id="1", text="x", tier=""), "tier='': must not be empty"),
+        (Touch(memory_id="x" * 513), "must be at most 512 bytes"),
+        (Link(source_id="1", relation="about", target_id=""), "target_id='': must not be empty"),
+        (Supersede(memory_id="1", version=1, successor=""), "successor='': must not be empty"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_effect_with_an_id_that_nothing_can_have_fails_its_message(
+    scheduler: Scheduler, effect, words
+) -> None:
+    scheduler.handler("work", max_attempts=1)(lambda message: Done(effects=[effect]))
+    item = run_once(scheduler)
+    assert item.status is Status.FAILED
+    assert words in item.error
 
 
 def cyclic() -> dict:

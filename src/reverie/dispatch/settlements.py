@@ -10,7 +10,7 @@ import msgspec
 
 from reverie.backends.moves import Move, Settlement
 from reverie.dispatch.answers import Failed
-from reverie.effect import KINDS, Effect
+from reverie.effect import check_effect
 from reverie.errors import InvalidMessageError
 from reverie.failures import FailureKind
 from reverie.message import SYSTEM_USER, MessageLimits, check_message, derived_id, level_of
@@ -114,7 +114,7 @@ class SettlementPolicy:
                         error=_text(outcome.reason),
                     )
         except InvalidMessageError as error:
-            reason = f"bug: a follow-up was refused: {error}"
+            reason = f"bug: an effect or a follow-up was refused: {error}"
         except Exception as error:  # noqa: BLE001  a bad answer is its handler's failure
             reason = f"bug: the handler's answer cannot be kept: {error!r}"
         self.on_bug(claim.message.label, "answer", reason)
@@ -132,10 +132,8 @@ class SettlementPolicy:
         if not outcome.effects and not outcome.follow_ups:
             return Settlement(claim=claim, move=Move.COMPLETE)
         effects = tuple(outcome.effects)
-        for effect in effects:  # each must be an effect that can be encoded and decoded
-            if not isinstance(effect, KINDS):
-                raise TypeError(f"{type(effect).__name__} is no effect")
-            msgspec.json.decode(msgspec.json.encode(effect), type=Effect)
+        for effect in effects:
+            check_effect(effect, self.limits)
         follow_ups = self._children(claim.message, outcome.follow_ups) if outcome.follow_ups else ()
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
