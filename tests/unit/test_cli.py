@@ -46,6 +46,11 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("status", "nothing", "--user", "ann"): "user 'ann' has no item or task 'nothing'",
         ("add", "x", "--user", "_system"): "user_id='_system': ids that begin with _ are reserved",
         ("add", "  ", "--user", "ann"): "has nothing to remember",
+        ("submit", "work", "x", "--user", "ann", "--url", "memory://"): "--url = 'memory://': ends with the",
+        ("add", "x", "--user", "ann", "--url", "sqlite:///:memory:"): "--url = 'sqlite:///:memory:': ends",
+        ("status", "--user", "ann", "--url", "SQLite:///:memory:"): "use a storage that stays, such as",
+        ("queue", "--url", "memory://"): "use a storage that stays, such as",
+        ("add", "x", "--user", "ann", "--url", "SQLITE://here"): "must begin with one of sqlite:///",
         ("search", "tea", "--user", ""): "user_id='': must not be empty",
         ("status", "--user", "x" * 1000): "must be at most 512 bytes",
         ("add", "x", "--user", "ann", "--url", "mysql://here"): "no backend for 'mysql://here'",
@@ -69,6 +74,13 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         assert (shown.returncode, shown.stdout) == (1, ""), arguments
         assert words in shown.stderr, shown.stderr
         assert len(shown.stderr.splitlines()) == 1, shown.stderr
+
+
+@SQLITE
+def test_a_search_in_a_memory_that_ends_with_the_command_is_refused(place: Place) -> None:
+    shown = place.command("search", "tea", "--user", "ann", REVERIE_MEMORY__URL="memory://")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert "memory.url = 'memory://': ends with the process of this command" in shown.stderr
 
 
 @SQLITE

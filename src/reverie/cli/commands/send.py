@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from reverie.cli.app import opened
+from reverie.cli.app import opened, refuse_memory
 from reverie.cli.options import Cube, Json, Url, User
 from reverie.cli.output import note, plain, print_json, print_table, say, show_error
 
@@ -84,6 +84,7 @@ def search(
     Example: reverie search "where does Ann live" --user ann
     """
     with opened(url) as scheduler:
+        refuse_memory("memory.url", scheduler.runtime.settings.memory_url)
         hits = scheduler.memory.search(query, user_id=user, mem_cube_ids=[cube] if cube else [], limit=limit)
         if json:
             print_json(hits)
