@@ -42,7 +42,8 @@ Poll = Annotated[
 
 async def submit(scheduler: AsyncScheduler, request: SubmitRequest) -> JSONResponse:
     """Hand over messages of any label; all are kept, or none."""
-    receipts = await scheduler.submit_messages([model.message() for model in request.messages])
+    limits = scheduler.runtime.limits
+    receipts = await scheduler.submit_messages([model.message(limits) for model in request.messages])
     return answer([{"item_id": r.item_id, "status": r.status} for r in receipts])
 
 
