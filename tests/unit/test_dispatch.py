@@ -498,7 +498,7 @@ def test_a_context_that_may_be_left_out_is_given(scheduler: Scheduler) -> None:
 def test_a_label_has_a_retry_policy_of_its_own(scheduler: Scheduler, clock: ManualClock, monkeypatch) -> None:
     monkeypatch.setattr("random.uniform", lambda low, high: high)
 
-    @scheduler.handler("work", max_attempts=4, backoff=10, max_backoff=15)
+    @scheduler.handler("work", max_attempts=4, backoff_s=10, max_backoff_s=15)
     def work(message):
         raise RuntimeError("again")
 
