@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from reverie.message import MessageLimits, check_name
+
 __all__ = [
     "Delete",
     "Effect",
@@ -25,6 +27,7 @@ __all__ = [
     "Source",
     "Supersede",
     "Touch",
+    "check_effect",
 ]
 
 Relation = Literal["derived_from", "supersedes", "about", "next"]
@@ -117,4 +120,18 @@ class Delete(_Effect, frozen=True, kw_only=True, tag="delete"):
 
 Effect = Remember | Revise | Supersede | Move | Touch | Link | Delete
 """Every kind of effect. A new kind is added here and to each store's table of writers."""
-KINDS: tuple[type, ...] = get_args(Effect)
+KINDS: tuple[type[msgspec.Struct], ...] = get_args(Effect)
+_NAMES = ("memory_id", "successor", "source_id", "target_id", "session_id", "kind", "tier")
+_NAMES_OF = {kind: [name for name in _NAMES if name in kind.__struct_fields__] for kind in KINDS}
+"""Kind of effect → its fields that hold an id or a name."""
+
+
+def check_effect(effect: Any, limits: MessageLimits) -> None:
+    """Refuse an effect that no store could keep: of an unknown kind, or with an id or name that is wrong."""
+    if type(effect) not in _NAMES_OF:
+        raise TypeError(f"{type(effect).__name__} is no effect")
+    for name in _NAMES_OF[type(effect)]:
+        value = getattr(effect, name)
+        if value is not None:
+            check_name(name, value, limits)
+    msgspec.json.decode(msgspec.json.encode(effect), type=Effect)

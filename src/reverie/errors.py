@@ -87,7 +87,7 @@ class ReverieError(Exception):
 
 
 class InvalidMessageError(ReverieError):
-    """A message was refused because one of its fields is wrong."""
+    """A message or a question was refused because one of its fields is wrong."""
 
     def __init__(self, field: str, value: object, reason: str) -> None:
         """Name the field, show the value (shortened), say what is allowed."""

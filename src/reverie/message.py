@@ -31,6 +31,7 @@ __all__ = [
     "MessageLimits",
     "UniquePolicy",
     "check_batch",
+    "check_ids",
     "check_message",
     "check_name",
     "content_text",
@@ -371,12 +372,19 @@ def check_name(field: str, value: object, limits: MessageLimits) -> None:
         return
     if not isinstance(value, str):
         raise InvalidMessageError(field, value, "must be text")
-    if not value and field in _REQUIRED:
+    if not value and field not in _OPTIONAL:
         raise InvalidMessageError(field, value, "must not be empty")
     if "\x00" in value:
         raise InvalidMessageError(field, value, "must not contain a NUL character")
     if len(_utf8(field, value)) > limits.max_id_bytes:
         raise InvalidMessageError(field, value, f"must be at most {limits.max_id_bytes} bytes")
+
+
+def check_ids(limits: MessageLimits, **ids: object) -> None:
+    """Refuse a question about an id that nothing can have; an id that is None was not given."""
+    for field, value in ids.items():
+        if value is not None:
+            check_name(field, value, limits)
 
 
 def _json_problem(value: Any, depth: int) -> str | None:

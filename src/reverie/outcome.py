@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from reverie.effect import Effect
     from reverie.message import Message
 
-__all__ = ["Bury", "Cancel", "Died", "Done", "Outcome", "Retry", "Snooze"]
+__all__ = ["Bury", "Cancel", "Died", "Done", "Outcome", "Retry", "Snooze", "delay_of"]
+
+LONGEST_DELAY_S = 10 * 365 * 24 * 3600
+"""Ten years: the longest delay that a handler can ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,22 @@ class Died:
     """The process of a run died: a loss, not an attempt. Executors return this outcome, handlers never do."""
 
     reason: str
+
+
+def delay_of(outcome: Retry | Snooze) -> float | None:
+    """The seconds that an outcome asks to wait; None leaves them to the label's backoff.
+
+    ValueError if `after` is not a number of seconds from 0 to ten years.
+    """
+    after: object = outcome.after
+    if after is None and isinstance(outcome, Retry):
+        return None
+    if isinstance(after, bool) or not isinstance(after, int | float) or not 0 <= after <= LONGEST_DELAY_S:
+        raise ValueError(
+            f"{type(outcome).__name__}(after={after!r}): "
+            f"after must be a number of seconds, from 0 to {LONGEST_DELAY_S} (ten years)"
+        )
+    return float(after)
 
 
 Outcome = Done | Retry | Snooze | Cancel | Bury | Died

@@ -23,7 +23,7 @@ from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
 from reverie.observe.settings import AlertSettings, EventSettings
-from reverie.storage.location import sqlite_path
+from reverie.storage.location import plain_url, sqlite_path
 from reverie.triggers.settings import TriggerSettings
 
 if TYPE_CHECKING:
@@ -119,14 +119,14 @@ class Settings(Section):
     def queue_url(self) -> str:
         """The URL of the queue, where messages wait."""
         if self.queue.url:
-            return self.queue.url
+            return plain_url(self.queue.url)
         return self.queue.redis_url if self.queue.use_redis_queue else self._default_url
 
     @property
     def memory_url(self) -> str:
         """The URL of the store of memories."""
         if self.memory.url:
-            return self.memory.url
+            return plain_url(self.memory.url)
         same = self.queue_url.startswith(("sqlite:", "memory:"))
         return self.queue_url if same else self._default_url
 

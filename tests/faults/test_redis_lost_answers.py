@@ -119,7 +119,7 @@ async def test_of_a_retry(way: Proxy, case: RedisCase) -> None:
     """A settlement that hands work back takes hold once: one attempt is used, not two."""
     failed = asyncio.Event()
 
-    @case.scheduler.handler("flaky", backoff=0.001)
+    @case.scheduler.handler("flaky", backoff_s=0.001)
     async def flaky(message: Message) -> None:
         if not message.attempts:
             failed.set()

@@ -42,6 +42,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 SPELLINGS = {
     "relative": lambda folder: "sqlite:///reverie.db",
     "absolute": lambda folder: f"sqlite:///{folder / 'reverie.db'}",
+    "upper case": lambda folder: "SQLITE:///reverie.db",
     "link": lambda folder: "sqlite:///link.db",
     "folder": lambda folder: f"sqlite:///{folder}/around/around/reverie.db",
 }

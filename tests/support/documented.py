@@ -34,3 +34,27 @@ def check_documented(app: FastAPI, response: httpx.Response) -> None:
             kind = response.headers["content-type"].partition(";")[0]
             assert kind in documented["content"]
             return
+
+
+def fits(value: Any, schema: dict[str, Any], document: dict[str, Any]) -> bool:
+    """Whether a JSON value is of the type that a schema of the document describes."""
+    if reference := schema.get("$ref"):
+        return fits(value, document["components"]["schemas"][reference.rpartition("/")[2]], document)
+    if choices := schema.get("anyOf"):
+        return any(fits(value, choice, document) for choice in choices)
+    if "enum" in schema:
+        return value in schema["enum"]
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        return (
+            schema.get("type", "object") == "object"
+            and set(schema.get("required", ())) <= set(value)
+            and all(fits(value[name], known[name], document) for name in value if name in known)
+        )
+    if isinstance(value, list):
+        return schema.get("type", "array") == "array" and all(
+            fits(item, schema.get("items", {}), document) for item in value
+        )
+    kinds = {bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",)}
+    allowed = kinds.get(type(value), ("null",))
+    return "type" not in schema or schema["type"] in allowed

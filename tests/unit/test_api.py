@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler
+from reverie.backends.views import StatusQuery
 from reverie.errors import BackendUnavailableError
 from reverie.server import create_app
 from reverie.settings import load_settings
@@ -57,6 +58,54 @@ async def test_bad_requests_are_refused_in_words(client, body, code, words) -> N
     got, message, _ = await ask(client, "POST", "/product/add", json=body)
     assert got == code
     assert words in message
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ("plain text", "plain text"),
+        ({"doc": [7, None]}, '{"doc":[7,null]}'),
+        ([1, "a"], '[1,"a"]'),
+        (7, "7"),
+        (10**30, str(10**30)),
+        (2.5, "2.5"),
+        (True, "true"),
+        (None, "null"),
+    ],
+)
+async def test_content_may_be_any_json_as_in_python(client, scheduler, content, kept) -> None:
+    messages = [{"user_id": "ann", "label": "work", "item_id": "http", "content": content}]
+    code, _, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": messages})
+    assert code == 200
+    await scheduler.submit("work", user_id="ann", item_id="python", content=content)
+    for item_id in ("http", "python"):
+        query = StatusQuery(user_id="ann", item_id=item_id, with_message=True)
+        (row,) = (await scheduler.runtime.backend.views.read(query)).rows
+        assert row.message.content == kept
+
+
+async def test_content_that_is_nested_too_deeply_is_refused(client) -> None:
+    content: list = []
+    for _ in range(40):
+        content = [content]
+    messages = [{"user_id": "ann", "label": "work", "content": content}]
+    code, message, _ = await ask(client, "POST", "/product/scheduler/submit", json={"messages": messages})
+    assert (code, message.rpartition(": ")[2]) == (400, "is nested too deeply")
+
+
+@pytest.mark.parametrize("user_id", ["", "x" * 10_000_000], ids=["empty", "10 MB"])
+@pytest.mark.parametrize("path", ["search", "status", "task_queue_status"])
+async def test_a_question_about_an_id_that_nobody_can_have_is_refused(client, path, user_id) -> None:
+    if path == "search":
+        got = await ask(client, "POST", "/product/search", json={"query": "tea", "user_id": user_id})
+    else:  # a server refuses a longer path by itself
+        query = {"user_id": user_id[:1000]}
+        got = await ask(client, "GET", f"/product/scheduler/{path}", params=query)
+    code, message, _ = got
+    assert code == 400
+    assert message.startswith("user_id=")
+    assert ("must be at most 512 bytes" if user_id else "must not be empty") in message
+    assert len(message) < 200
 
 
 @pytest.mark.parametrize(

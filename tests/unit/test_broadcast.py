@@ -117,7 +117,7 @@ async def test_the_socket_of_a_dead_listener_is_cleared_away(
         assert not left_behind.exists()
 
 
-@pytest.mark.parametrize("name", [":memory:", "x" * 120, "missing/folder/r.db"])
+@pytest.mark.parametrize("name", [":memory:", "no/r.db"])
 async def test_where_there_can_be_no_socket_nobody_is_heard(name: str, tmp_path: Path) -> None:
     path = name if name == ":memory:" else str(tmp_path / name)
     mute = FileBroadcast(path)

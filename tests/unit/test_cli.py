@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from reverie.backends.views import StatusQuery
 from reverie.errors import InvalidSettingError
 from reverie.settings import load_settings
 from support.places import Place
@@ -46,6 +47,13 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("status", "nothing", "--user", "ann"): "user 'ann' has no item or task 'nothing'",
         ("add", "x", "--user", "_system"): "user_id='_system': ids that begin with _ are reserved",
         ("add", "  ", "--user", "ann"): "has nothing to remember",
+        ("submit", "work", "x", "--user", "ann", "--url", "memory://"): "--url = 'memory://': ends with the",
+        ("add", "x", "--user", "ann", "--url", "sqlite:///:memory:"): "--url = 'sqlite:///:memory:': ends",
+        ("status", "--user", "ann", "--url", "SQLite:///:memory:"): "use a storage that stays, such as",
+        ("queue", "--url", "memory://"): "use a storage that stays, such as",
+        ("add", "x", "--user", "ann", "--url", "SQLITE://here"): "must begin with one of sqlite:///",
+        ("search", "tea", "--user", ""): "user_id='': must not be empty",
+        ("status", "--user", "x" * 1000): "must be at most 512 bytes",
         ("add", "x", "--user", "ann", "--url", "mysql://here"): "no backend for 'mysql://here'",
         ("worker", "--app", "nowhere:app"): "there is no module 'nowhere'",
         ("worker", "--app", "json"): "it must be module:attribute",
@@ -70,6 +78,13 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
 
 
 @SQLITE
+def test_a_search_in_a_memory_that_ends_with_the_command_is_refused(place: Place) -> None:
+    shown = place.command("search", "tea", "--user", "ann", REVERIE_MEMORY__URL="memory://")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert "memory.url = 'memory://': ends with the process of this command" in shown.stderr
+
+
+@SQLITE
 def test_a_port_that_is_taken(place: Place) -> None:
     with place.server() as server:
         port = str(server.client.base_url.port)
@@ -86,6 +101,33 @@ def test_a_repeated_id(place: Place) -> None:
     assert (same.returncode, same.stdout) == (0, "duplicate 1\n")
     assert (other.returncode, json.loads(other.stdout)["status"]) == (1, "conflict")
     assert "taken by another message" in other.stderr
+
+
+@SQLITE
+def test_content_is_text_unless_it_is_said_to_be_json(place: Place) -> None:
+    submit = ("submit", "work", "--user", "ann")
+    text = place.command(*submit, '{"doc": 7,}', "--item-id", "1")
+    assert (text.returncode, text.stdout) == (0, "accepted 1\n")
+    assert "kept as text" in text.stderr
+    parsed = place.command(*submit, '{"doc": [7]}', "--json-content", "--item-id", "2")
+    assert (parsed.returncode, parsed.stdout, parsed.stderr) == (0, "accepted 2\n", "")
+    for broken, words in {
+        '{"doc": 7,\n}': "is no JSON: Expecting property name enclosed in double quotes at line 2 column 1",
+        "": "is no JSON: Expecting value at line 1 column 1",
+        "[NaN]": "contains nan, which JSON does not have",
+        "[" * 5000: "nested too deeply",
+        "9" * 5000: "is JSON that cannot be read: Exceeds the limit",
+    }.items():
+        shown = place.command(*submit, broken, "--json-content", "--item-id", "3")
+        assert (shown.returncode, shown.stdout) == (1, "")
+        assert words in shown.stderr
+        assert len(shown.stderr) < 300
+    with place.scheduler() as scheduler:
+        scheduler.open()
+        queries = [StatusQuery(user_id="ann", item_id=item_id, with_message=True) for item_id in "123"]
+        views = scheduler.runtime.backend.views
+        kept = [row.message.content for q in queries for row in scheduler.run(views.read(q)).rows]
+    assert kept == ['{"doc": 7,}', '{"doc":[7]}']
 
 
 @SQLITE

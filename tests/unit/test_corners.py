@@ -240,3 +240,45 @@ def test_a_forked_process_is_told_to_make_its_own(tmp_path) -> None:
                 os._exit(3 if "forked" in str(error) else 4)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+LONG = "x" * 513
+NAMED = {
+    "user_id='': must not be empty": "",
+    "must be at most 512 bytes": LONG,
+    "must be text": 7,
+    "NUL": "a\x00b",
+}
+
+
+@pytest.mark.parametrize(("words", "user_id"), NAMED.items())
+def test_an_id_that_nothing_can_have_is_refused_by_every_question(
+    scheduler: Scheduler, words, user_id
+) -> None:
+    for ask in (
+        lambda: scheduler.memory.search("tea", user_id=user_id),
+        lambda: scheduler.memory.get("1", user_id=user_id),
+        lambda: scheduler.status(user_id),
+        lambda: scheduler.wait("1", user_id=user_id),
+        lambda: scheduler.observe.lanes(user_id),
+        lambda: scheduler.observe.history("1", user_id=user_id),
+        lambda: scheduler.observe.wait_idle(user_id),
+        lambda: scheduler.get_task_status_by_business_id("1", user_id),
+        lambda: scheduler.control.cancel(user_id=user_id),
+        lambda: scheduler.control.dead_letters(user_id=user_id),
+        lambda: scheduler.control.dead_letter("1", user_id=user_id),
+    ):
+        with pytest.raises(InvalidMessageError, match=words):
+            ask()
+
+
+def test_other_ids_of_a_question_are_refused_too(scheduler: Scheduler) -> None:
+    for field, ask in {
+        "mem_cube_id": lambda: scheduler.memory.search("tea", user_id="ann", mem_cube_ids=["a", LONG]),
+        "memory_id": lambda: scheduler.memory.get(LONG, user_id="ann"),
+        "task_id": lambda: scheduler.status("ann", LONG),
+        "item_id": lambda: scheduler.control.requeue(["1", LONG], user_id="ann"),
+        "label": lambda: scheduler.control.pause(""),
+    }.items():
+        with pytest.raises(InvalidMessageError, match=f"{field}="):
+            ask()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import operator
 import threading
 
@@ -10,6 +11,7 @@ import pytest
 
 from reverie import AsyncScheduler, Bury, Cancel, Done, Message, Remember, Retry, Scheduler, Snooze
 from reverie.backends.moves import Status
+from reverie.effect import Link, Supersede, Touch
 from reverie.errors import InvalidSettingError, ReverieError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, drain
@@ -242,6 +244,27 @@ def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> N
     assert "user_id='_system'" in item.error
 
 
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        (Remember(memory_id="", text="x"), "memory_id='': must not be empty"),
+        (Remember(memory_id="a\x00b", text="x"), "memory_id='a\\x00b': must not contain a NUL character"),
+        (Remember(memory_id="1", text="x", tier=""), "tier='': must not be empty"),
+        (Touch(memory_id="x" * 513), "must be at most 512 bytes"),
+        (Link(source_id="1", relation="about", target_id=""), "target_id='': must not be empty"),
+        (Supersede(memory_id="1", version=1, successor=""), "successor='': must not be empty"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_effect_with_an_id_that_nothing_can_have_fails_its_message(
+    scheduler: Scheduler, effect, words
+) -> None:
+    scheduler.handler("work", max_attempts=1)(lambda message: Done(effects=[effect]))
+    item = run_once(scheduler)
+    assert item.status is Status.FAILED
+    assert words in item.error
+
+
 def cyclic() -> dict:
     info: dict = {}
     info["self"] = info
@@ -284,10 +307,15 @@ def test_an_answer_that_cannot_be_kept_fails_alone_and_changes_nothing(scheduler
     assert scheduler.memory.search("half", user_id="ann") == []
 
 
-@pytest.mark.parametrize("outcome", [Retry(after=1e17), Retry(after=-5), Snooze(after=float("inf"))])
-def test_a_delay_out_of_all_bounds_is_bounded(scheduler: Scheduler, outcome) -> None:
-    scheduler.handler("work")(lambda message: outcome if not message.attempts else None)
-    assert run_once(scheduler).status in {Status.WAITING, Status.COMPLETED}
+@pytest.mark.parametrize("kind", [Retry, Snooze])
+@pytest.mark.parametrize("after", [math.inf, math.nan, 1e17, -5, True, "soon"], ids=repr)
+def test_a_delay_that_is_no_sensible_number_of_seconds_fails_the_run_in_words(
+    scheduler: Scheduler, kind, after
+) -> None:
+    scheduler.handler("work", max_attempts=1)(lambda message: kind(after=after))
+    item = run_once(scheduler)
+    assert item.status is Status.FAILED
+    assert f"{kind.__name__}(after={after!r}): after must be a number of seconds, from 0 to" in item.error
 
 
 async def test_an_async_handler_that_takes_too_long_is_cancelled() -> None:
@@ -470,7 +498,7 @@ def test_a_context_that_may_be_left_out_is_given(scheduler: Scheduler) -> None:
 def test_a_label_has_a_retry_policy_of_its_own(scheduler: Scheduler, clock: ManualClock, monkeypatch) -> None:
     monkeypatch.setattr("random.uniform", lambda low, high: high)
 
-    @scheduler.handler("work", max_attempts=4, backoff=10, max_backoff=15)
+    @scheduler.handler("work", max_attempts=4, backoff_s=10, max_backoff_s=15)
     def work(message):
         raise RuntimeError("again")
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from reverie import AsyncScheduler
+from reverie.base.logs import get_logger
+from reverie.cli.output import LogFormatter
 from reverie.errors import BackendUnavailableError
+from reverie.observe.event_log import log_events
+from reverie.observe.events import Event, EventName
 from reverie.server import create_app
 from reverie.settings import load_settings
 from support.documented import documented_client
@@ -70,6 +76,53 @@ async def test_health_of_a_queue_that_cannot_be_asked(client, scheduler, monkeyp
         response = await client.get(path)
         assert response.status_code == 503
         assert "here:1 did not answer" in response.text
+
+
+NASTY = "x\x1b[2J\r\n\x7f\x9b31m\u2028\u202e\u2066y"
+CONTROLS = set("\x1b\r\x7f\x9b\u2028\u202e\u2066")
+
+
+async def test_a_label_with_control_characters_is_escaped_wherever_it_is_shown(
+    client, scheduler, caplog
+) -> None:
+    caplog.set_level("INFO", "reverie")
+    for label in (NASTY, "x\\x1b[2J\\r\\n\\x7f\\x9b31m\\u2028\\u202e\\u2066y"):
+        await scheduler.submit(label, user_id="ann", item_id=label)
+        await scheduler.submit(label, user_id="bob", item_id=label)
+    await scheduler.control.pause(NASTY, NASTY)
+    await scheduler.runtime.watcher.watch()
+    for path in ("/health", "/alerts", "/ready"):
+        text = (await client.get(path)).text
+        assert not CONTROLS & set(text), path
+        assert path == "/ready" or "\\u2028" in text
+    assert NASTY in (await client.get("/health")).json()["unhandled_labels"]  # a program gets it as it is
+    metrics = (await client.get("/metrics")).text
+    assert not CONTROLS & set(metrics)
+    lines = [line for line in metrics.splitlines() if "31m" in line and "waiting" in line]
+    assert len(lines) == 1  # labels that look alike when escaped are counted together
+    assert lines[0].endswith(" 4.0")
+    assert "alert rule=" in caplog.text
+    assert not CONTROLS & set(caplog.text)
+
+
+def test_an_error_with_control_characters_is_escaped_in_the_log(caplog) -> None:
+    error = ValueError(f"{NASTY}\n2026-01-01 ERROR not a line of its own")
+    get_logger("reverie.tests").error("failed", label=NASTY, exc_info=error)
+    logging.getLogger("other").warning("heard %s", NASTY)
+    first, *trace = caplog.records[0].getMessage().split("\n")
+    assert first == f"failed label={NASTY!r}"
+    assert all(line.startswith("  ") for line in trace)
+    assert not CONTROLS & set("".join(trace))
+    formatter = LogFormatter()
+    assert not CONTROLS & set("".join(formatter.format(record) for record in caplog.records))
+
+
+def test_events_with_control_characters_are_escaped_in_the_log(caplog) -> None:
+    caplog.set_level("INFO", "reverie.events")
+    log_events([Event(EventName.ENQUEUE, 1, NASTY, user_id=NASTY, error=NASTY)])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert not CONTROLS & set(line)
+    assert json.loads(line)["label"] == NASTY
 
 
 async def test_without_a_worker_it_watches_all_the_same(client, scheduler) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import queue
+import shutil
 import socket
+import stat
 
 import pytest
 
-from reverie.storage.peers import News, Peers
+from reverie.storage.broadcast import FileBroadcast
+from reverie.storage.peers import News, Peers, peers_folder, sockets_in
 
 
 @pytest.fixture
@@ -79,8 +84,46 @@ def test_rubbish_is_not_heard(pair, tmp_path) -> None:
     assert heard.get(timeout=10) == News(("next",), None)
 
 
-def test_a_path_that_is_too_long_for_a_socket_does_without(tmp_path) -> None:
-    peers = Peers(str(tmp_path / ("x" * 120)))
+@pytest.fixture
+def deep(tmp_path):
+    """The path of a file that lies too deep for a socket beside it."""
+    folder = tmp_path / ("x" * 100) / ("y" * 100)
+    folder.mkdir(parents=True)
+    path = str(folder / "r.db")
+    yield path
+    shutil.rmtree(peers_folder(path), ignore_errors=True)
+
+
+def test_news_reach_the_others_of_a_file_that_lies_too_deep_for_a_socket(deep: str) -> None:
+    heard: queue.SimpleQueue[News] = queue.SimpleQueue()
+    speaker, listener, stranger = Peers(deep), Peers(deep), Peers(f"{deep}2")
+    listener.listen(heard.put)
+    stranger.tell({"other"}, None)
+    speaker.tell({"add"}, 7)
+    assert heard.get(timeout=10) == News(("add",), 7)
+    assert len(os.fsencode(listener._mine)) <= 100
+    assert stat.S_IMODE(peers_folder(deep).stat().st_mode) == 0o700
+    for one in (speaker, listener, stranger):
+        one.close()
+
+
+async def test_events_are_heard_of_a_file_that_lies_too_deep_for_a_socket(deep: str) -> None:
+    speaker, listener = FileBroadcast(deep), FileBroadcast(deep)
+    pieces = listener.listen()
+    first = asyncio.ensure_future(anext(pieces))
+    await asyncio.sleep(0)
+    assert speaker.is_heard
+    speaker.say(b"news")
+    assert await asyncio.wait_for(first, 10) == b"news"
+    await pieces.aclose()
+    speaker.close()
+
+
+def test_a_folder_that_another_user_may_have_made_is_not_used(deep: str) -> None:
+    peers_folder(deep).mkdir()
+    peers_folder(deep).chmod(0o777)
+    peers = Peers(deep)
     peers.listen(lambda news: None)
-    peers.tell({"add"}, None)
+    assert not peers.listens
+    assert sockets_in(peers_folder(deep)) == []
     peers.close()

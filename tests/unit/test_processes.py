@@ -129,7 +129,6 @@ async def test_outcomes_come_back(executor: ProcessExecutor, function: str) -> N
     of = handler(getattr(cpu_handlers, function), batch=function == "work_batch")
     for content, expected in {
         "retry": Retry(after=5, reason="later"),
-        "endless": Retry(after=1e12),
         "snooze": Snooze(after=5),
         "cancel": Cancel(),
         "bury": Bury("no use"),
@@ -145,6 +144,7 @@ async def test_an_answer_that_cannot_be_kept_is_a_failure(executor: ProcessExecu
         "nonsense": "expected an outcome or None",
         "dictionary": "dict is no effect",
         "lambda": "cannot be kept",
+        "endless": "Retry(after=inf): after must be a number of seconds, from 0 to 315360000 (ten years)",
     }.items():
         (outcome,) = await executor.run(batch_of(content), CONTEXT, 30)
         assert isinstance(outcome, Retry)

@@ -212,6 +212,13 @@ def test_the_backend_is_chosen_by_url_by_setting_or_by_variable(
     assert url() == "sqlite:///other.db"
     assert url(url="redis://elsewhere") == "redis://elsewhere"
     assert Scheduler("memory://").runtime.settings.queue_url == "memory://"
+    for spelled, plain in {
+        "SQLite:///Other.db": "sqlite:///Other.db",
+        "REDIS://Host/0": "redis://Host/0",
+        "sqlite:///:memory:": "memory://",
+    }.items():
+        settings = load_settings(queue={"url": spelled})
+        assert (settings.queue_url, Scheduler(settings=settings).runtime.settings.queue_url) == (plain, plain)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ __all__ = ["complete_document"]
 
 EVERY_ROUTE = {
     403: "The caller's role is too weak, or a web page of another site asks.",
+    413: "The body is larger than `server.max_body_bytes`.",
     421: "The request is for another host.",
     500: "A bug: the log has it, with the trace id.",
     503: "The server stops.",
@@ -25,10 +26,7 @@ EVERY_ROUTE = {
 """HTTP status → when any route may answer it."""
 WITH_PARAMETERS = {422: "A field is missing, of the wrong kind or out of its range."}
 WITH_MODEL = {400: "The body is no text in UTF-8, or is nested too deeply.", **WITH_PARAMETERS}
-WITH_BODY = {
-    413: "The body is larger than `server.max_body_bytes`.",
-    415: "The body is of a kind that the route does not take.",
-}
+WITH_BODY = {415: "The body is of a kind that the route does not take."}
 
 
 class Refusal(msgspec.Struct):

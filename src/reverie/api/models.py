@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from reverie.message import Message, UniquePolicy, new_item_id
+from reverie.message import Message, MessageLimits, UniquePolicy, content_text, new_item_id
 from reverie.turn import Turn
 
 __all__ = ["AddRequest", "PushRequest", "SearchRequest", "SubmitRequest", "Whose"]
@@ -130,7 +130,7 @@ class MessageModel(BaseModel):
 
     user_id: str
     label: str
-    content: str = ""
+    content: Any = Field("", description="text, or any other JSON value, which is kept as JSON text")
     item_id: str = Field(default_factory=new_item_id)
     mem_cube_id: str = ""
     session_id: str | None = None
@@ -147,9 +147,10 @@ class MessageModel(BaseModel):
     unique_window_s: float = Field(0, ge=0)
     unique_policy: UniquePolicy = "skip"
 
-    def message(self) -> Message:
-        """Make the message."""
-        return Message(**{name: getattr(self, name) for name in type(self).model_fields})
+    def message(self, limits: MessageLimits) -> Message:
+        """Make the message; its content is text, or the JSON text of any other value."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return Message(**fields | {"content": content_text(self.content, limits)})
 
 
 class SubmitRequest(BaseModel):

@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from reverie.api.answers import Alerts, Readiness
 from reverie.api.readiness import check_dependencies
 from reverie.api.routing import Route
+from reverie.base.escapes import escape_json
 from reverie.errors import BackendUnavailableError
 from reverie.face.scheduler import AsyncScheduler
 from reverie.observe.health import Health
@@ -47,7 +48,7 @@ async def metrics(scheduler: AsyncScheduler) -> Response:
 
 
 def _json(value: Any, code: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(value), code, headers, media_type="application/json")
+    return Response(escape_json(msgspec.json.encode(value)), code, headers, media_type="application/json")
 
 
 ROUTES = (

@@ -117,5 +117,12 @@ ROUTES = (
         answer=list[Added],
         errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
     ),
-    Route("POST", "/product/search", search, role=Role.READER, answer=Found),
+    Route(
+        "POST",
+        "/product/search",
+        search,
+        role=Role.READER,
+        answer=Found,
+        errors=(InvalidMessageError, BackendUnavailableError),
+    ),
 )

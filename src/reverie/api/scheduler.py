@@ -42,7 +42,8 @@ Poll = Annotated[
 
 async def submit(scheduler: AsyncScheduler, request: SubmitRequest) -> JSONResponse:
     """Hand over messages of any label; all are kept, or none."""
-    receipts = await scheduler.submit_messages([model.message() for model in request.messages])
+    limits = scheduler.runtime.limits
+    receipts = await scheduler.submit_messages([model.message(limits) for model in request.messages])
     return answer([{"item_id": r.item_id, "status": r.status} for r in receipts])
 
 
@@ -135,6 +136,8 @@ def _event(user_name: str, state: Idleness) -> Progress:
     }
 
 
+BAD_ID = (InvalidMessageError, BackendUnavailableError)
+
 ROUTES = (
     Route(
         "POST",
@@ -150,17 +153,25 @@ ROUTES = (
         status,
         role=Role.READER,
         answer=list[ItemState],
-        errors=(UnknownItemError, BackendUnavailableError),
+        errors=(UnknownItemError, *BAD_ID),
     ),
     Route("GET", "/product/scheduler/allstatus", allstatus, role=Role.READER, answer=AllStatus),
-    Route("GET", "/product/scheduler/task_queue_status", task_queue_status, role=Role.READER, answer=Backlog),
-    Route("POST", "/product/scheduler/wait", wait, role=Role.READER, answer=Waited),
+    Route(
+        "GET",
+        "/product/scheduler/task_queue_status",
+        task_queue_status,
+        role=Role.READER,
+        answer=Backlog,
+        errors=BAD_ID,
+    ),
+    Route("POST", "/product/scheduler/wait", wait, role=Role.READER, answer=Waited, errors=BAD_ID),
     Route(
         "GET",
         "/product/scheduler/wait/stream",
         wait_stream,
         role=Role.READER,
         answer=Progress,
+        errors=BAD_ID,
         plain=True,
         media_type="text/event-stream",
     ),

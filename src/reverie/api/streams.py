@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
+import msgspec
 from fastapi import HTTPException
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
 from reverie.api.envelope import STOPPING, status_of
+from reverie.base.escapes import escape_json
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
 
@@ -119,5 +120,5 @@ async def _until(stopping: asyncio.Event, events: AsyncGenerator[Event]) -> Asyn
 
 
 def _line(event: Event, name: str | None = None) -> ServerSentEvent:
-    data = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    data = escape_json(msgspec.json.encode(event)).decode()
     return ServerSentEvent(data, event=name, sep="\n")

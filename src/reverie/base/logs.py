@@ -7,9 +7,12 @@ line sets up its own output (`reverie.cli.output`).
 from __future__ import annotations
 
 import logging
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
+
+from reverie.base.escapes import escape
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -18,9 +21,10 @@ __all__ = ["get_logger"]
 
 
 def _render(_logger: object, _method: str, line: MutableMapping[str, Any]) -> str:
+    """Make one line. A traceback follows it, indented: no text of an error can pass for a line of the log."""
     event, trace = line.pop("event"), line.pop("exception", None)
-    text = " ".join([str(event), *(f"{name}={value!r}" for name, value in line.items())])
-    return f"{text}\n{trace}" if trace else text
+    text = escape(" ".join([str(event), *(f"{name}={value!r}" for name, value in line.items())]))
+    return text + "\n" + indent(escape(trace, keep="\n\t"), "  ") if trace else text
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

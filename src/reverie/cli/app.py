@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from reverie.face.scheduler import Scheduler
     from reverie.settings import Settings
 
-__all__ = ["load_app", "opened", "scheduler_of", "scheduler_to_look", "settings_or_default"]
+__all__ = [
+    "load_app",
+    "opened",
+    "refuse_memory",
+    "scheduler_of",
+    "scheduler_to_look",
+    "settings_or_default",
+]
 
 
 @contextmanager
@@ -32,6 +39,7 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
 
         from reverie.cli.signals import undisturbed
 
+        refuse_memory("queue.url" if url is None else "--url", scheduler.runtime.settings.queue.url)
         with undisturbed():
             scheduler.run(asyncio.sleep(0))  # start its event loop now: a half-started one could not be ended
         try:
@@ -39,6 +47,19 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
         except KeyboardInterrupt:
             warnings.simplefilter("ignore", RuntimeWarning)  # about a call that was cut off before it began
             raise
+
+
+def refuse_memory(setting: str, url: str | None) -> None:
+    """Refuse to use a storage in memory in a command that ends at once: its storage would end with it."""
+    from reverie.errors import InvalidSettingError
+    from reverie.storage.location import plain_url
+
+    if url is not None and plain_url(url).startswith("memory:"):
+        reason = (
+            "ends with the process of this command, and no other process can reach it: "
+            "use a storage that stays, such as sqlite:///path or redis://host:port/db"
+        )
+        raise InvalidSettingError(setting, url, reason)
 
 
 def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Scheduler:
@@ -68,9 +89,11 @@ def scheduler_of(url: str | None, app: str | None, *, runs: bool = False) -> Sch
 def scheduler_to_look(url: str | None, app: str | None = None) -> Scheduler:
     """Like `scheduler_of`, for commands that only look: an SQLite file that `url` names must exist."""
     from reverie.errors import InvalidSettingError
+    from reverie.storage.location import plain_url
 
-    path = (url or "").removeprefix("sqlite:///")
-    if url is not None and path != url and not Path(path).expanduser().exists():
+    plain = plain_url(url or "")
+    path = plain.removeprefix("sqlite:///")
+    if url is not None and path != plain and not Path(path).expanduser().exists():
         reason = "there is no such file; check the name, or make it: submit, add, worker and serve do"
         raise InvalidSettingError("--url", url, reason)
     return scheduler_of(url, app)

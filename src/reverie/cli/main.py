@@ -15,7 +15,7 @@ from reverie.cli.commands.config import config
 from reverie.cli.commands.worker import worker_cli
 from reverie.cli.doctor.command import doctor
 from reverie.cli.options import App, Json, Url
-from reverie.cli.output import print_json, print_table, set_up_logs, show_error, shown_errors
+from reverie.cli.output import note, print_json, print_table, set_up_logs, show_error, shown_errors
 
 __all__ = ["main"]
 
@@ -90,10 +90,9 @@ def serve(
             host=host or server.host,
             port=server.port if port is None else port,
             run_worker=server.run_worker,
-            announce=lambda address: typer.echo(
+            announce=lambda address: note(
                 f"Reverie is listening on {address} (process {os.getpid()}), "
-                f"data in {redacted(scheduler.runtime.settings.queue_url)}",
-                err=True,
+                f"data in {redacted(scheduler.runtime.settings.queue_url)}"
             ),
             on_start=lambda: hangups.follow(reloader.reload),
         )

@@ -7,11 +7,12 @@ terminal would act on control characters in them.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from reverie.base.escapes import escape, escape_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
+    "LogFormatter",
     "console",
     "counted",
     "last_line",
@@ -37,8 +39,6 @@ __all__ = [
 
 WIDEST = 1000
 """The most columns of a table where standard output is not a terminal."""
-_ORDERS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that move the cursor, change colours, ring, or turn the direction of writing."""
 
 
 class shown_errors:  # noqa: N801  reads as a word in a with statement
@@ -60,8 +60,7 @@ class shown_errors:  # noqa: N801  reads as a word in a with statement
 
 def plain(text: str, *, lines: bool = False) -> str:
     r"""Escape control characters, as `\x1b`; with `lines`, line ends and tabs are kept."""
-    kept = "\n\t" if lines else ""
-    return _ORDERS.sub(lambda found: found[0] if found[0] in kept else ascii(found[0])[1:-1], text)
+    return escape(text, "\n\t" if lines else "")
 
 
 def say(text: str, **style: Any) -> None:
@@ -84,9 +83,8 @@ def print_json(value: Any, *, indent: int = 2) -> None:
     import msgspec
 
     encoded = msgspec.json.encode(value)
-    text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
-    kept = _ORDERS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
-    sys.stdout.write(kept + "\n")
+    text = escape_json(msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()  # a reader that has closed the pipe is noticed here
 
 
@@ -137,9 +135,17 @@ def last_line(text: str | None) -> str:
     return lines[-1] if lines else ""
 
 
+class LogFormatter(logging.Formatter):
+    """Formats log lines of any library, with control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one record; a traceback keeps its line ends."""
+        return plain(super().format(record), lines=True)
+
+
 def set_up_logs() -> None:
     """Send the log lines of Reverie and of the server to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("reverie").setLevel(logging.INFO)

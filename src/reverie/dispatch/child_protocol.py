@@ -18,7 +18,7 @@ from reverie.dispatch.classify import Failure
 from reverie.dispatch.requests import Request
 from reverie.effect import KINDS, Effect
 from reverie.message import Key, Message
-from reverie.outcome import Bury, Cancel, Done, Retry, Snooze
+from reverie.outcome import Bury, Cancel, Done, Retry, Snooze, delay_of
 
 if TYPE_CHECKING:
     from reverie.dispatch.registry import Handler
@@ -48,8 +48,6 @@ HEADER = struct.Struct(">I")
 """The header of each frame: the number of bytes that follow."""
 RUN_ENDED = "the run that asked has ended"
 """What a thread is told that a handler has left behind and that still asks."""
-
-FOREVER_S = 1e12
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task"):
@@ -179,17 +177,13 @@ def _answer(outcome: Outcome) -> Answer:
         case Failed():
             return Answer("retry", reason=_text(outcome.reason), failure=outcome.failure)
         case Retry():
-            return Answer("retry", after=_seconds(outcome.after), reason=_text(outcome.reason))
+            return Answer("retry", after=delay_of(outcome), reason=_text(outcome.reason))
         case Snooze():
-            return Answer("snooze", after=_seconds(outcome.after), reason=_text(outcome.reason))
+            return Answer("snooze", after=delay_of(outcome), reason=_text(outcome.reason))
         case Cancel():
             return Answer("cancel", reason=_text(outcome.reason))
         case _:
             return Answer("bury", reason=_text(outcome.reason))
-
-
-def _seconds(after: float | None) -> float | None:
-    return None if after is None else min(float(after), FOREVER_S)  # JSON has no infinity
 
 
 def _text(reason: object) -> str | None:

@@ -10,11 +10,11 @@ import msgspec
 
 from reverie.backends.moves import Move, Settlement
 from reverie.dispatch.answers import Failed
-from reverie.effect import KINDS, Effect
+from reverie.effect import check_effect
 from reverie.errors import InvalidMessageError
 from reverie.failures import FailureKind
 from reverie.message import SYSTEM_USER, MessageLimits, check_message, derived_id, level_of
-from reverie.outcome import Bury, Cancel, Died, Done, Retry, Snooze
+from reverie.outcome import LONGEST_DELAY_S, Bury, Cancel, Died, Done, Retry, Snooze, delay_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,9 +103,9 @@ class SettlementPolicy:
                 case Failed():
                     return self._failed(claim, outcome, handler)
                 case Retry():
-                    return self.failed(claim, handler, outcome.reason, after=outcome.after)
+                    return self.failed(claim, handler, outcome.reason, after=delay_of(outcome))
                 case Snooze():
-                    return _handed_back(claim, outcome.after, outcome.reason)
+                    return _handed_back(claim, delay_of(outcome) or 0, outcome.reason)
                 case _:
                     return Settlement(
                         claim=claim,
@@ -114,7 +114,7 @@ class SettlementPolicy:
                         error=_text(outcome.reason),
                     )
         except InvalidMessageError as error:
-            reason = f"bug: a follow-up was refused: {error}"
+            reason = f"bug: an effect or a follow-up was refused: {error}"
         except Exception as error:  # noqa: BLE001  a bad answer is its handler's failure
             reason = f"bug: the handler's answer cannot be kept: {error!r}"
         self.on_bug(claim.message.label, "answer", reason)
@@ -132,10 +132,8 @@ class SettlementPolicy:
         if not outcome.effects and not outcome.follow_ups:
             return Settlement(claim=claim, move=Move.COMPLETE)
         effects = tuple(outcome.effects)
-        for effect in effects:  # each must be an effect that can be encoded and decoded
-            if not isinstance(effect, KINDS):
-                raise TypeError(f"{type(effect).__name__} is no effect")
-            msgspec.json.decode(msgspec.json.encode(effect), type=Effect)
+        for effect in effects:
+            check_effect(effect, self.limits)
         follow_ups = self._children(claim.message, outcome.follow_ups) if outcome.follow_ups else ()
         return Settlement(claim=claim, move=Move.COMPLETE, effects=effects, follow_ups=follow_ups)
 
@@ -165,8 +163,6 @@ class SettlementPolicy:
 
 MOST_CONFLICTS = 5
 """A run fails after this many conflicts in a row, because its handler never reads the present version."""
-LONGEST_DELAY_MS = 10 * 365 * 24 * 3600 * 1000
-"""Ten years: the longest delay that a handler can ask for."""
 
 
 def _handed_back(claim: Claim, after: float, reason: str | None) -> Settlement:
@@ -177,7 +173,7 @@ def _handed_back(claim: Claim, after: float, reason: str | None) -> Settlement:
 
 
 def _delay_ms(seconds: float) -> int:
-    return round(min(max(0.0, seconds * 1000), LONGEST_DELAY_MS))
+    return round(min(max(0.0, seconds), LONGEST_DELAY_S) * 1000)
 
 
 def _text(reason: object) -> str | None:

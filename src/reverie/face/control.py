@@ -16,6 +16,7 @@ from reverie.backends.views import StatusQuery
 from reverie.base.bridge import Bridge, blocking
 from reverie.errors import InvalidSelectionError
 from reverie.memory.interface import Application
+from reverie.message import check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +88,21 @@ class AsyncControl:
         rows = [row for query in queries for row in (await self._runtime.backend.views.read(query)).rows]
         return [(row.message, row.submitted_at) for row in rows if row.message is not None]
 
+    def _selection(self, item_ids: str | Sequence[str] | None, which: Which) -> Selection:
+        """Build the selection. An empty one is refused: a forgotten argument must not mean everything."""
+        if item_ids is not None and which.get("user_id") is None:
+            raise InvalidSelectionError("an item id belongs to a user: say whose, with user_id=")
+        if item_ids is None and all(which.get(name) is None for name in NARROWING):
+            raise InvalidSelectionError("say which: item ids of a user, a user, a task, a cube or a label")
+        if not 1 <= which.get("limit", 1) <= MOST_AT_ONCE:
+            raise InvalidSelectionError(f"limit={which['limit']}: must be 1 to {MOST_AT_ONCE}")
+        ids = (item_ids,) if isinstance(item_ids, str) else None if item_ids is None else tuple(item_ids)
+        limits = self._runtime.limits
+        check_ids(limits, **{name: which.get(name) for name in NARROWING})
+        for item_id in ids or ():
+            check_ids(limits, item_id=item_id)
+        return Selection(item_ids=ids, **which)
+
     async def cancel(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
@@ -96,19 +112,19 @@ class AsyncControl:
         sync one sees `ctx.cancelled`. The message ends as cancelled unless it completes. `requeue` takes a
         cancellation back.
         """
-        return await self._do(CancelItems(_selection(item_ids, which)))
+        return await self._do(CancelItems(self._selection(item_ids, which)))
 
     async def requeue(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
         """Let failed or cancelled messages wait again, at the end of their lanes, as if they were new."""
-        return await self._do(RequeueItems(_selection(item_ids, which)))
+        return await self._do(RequeueItems(self._selection(item_ids, which)))
 
     async def delete(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
         """Delete failed or cancelled messages. This cannot be taken back."""
-        return await self._do(DeleteItems(_selection(item_ids, which)))
+        return await self._do(DeleteItems(self._selection(item_ids, which)))
 
     async def dead_letters(
         self,
@@ -121,12 +137,14 @@ class AsyncControl:
         """A page of the dead letters, oldest first; `after` is the `next` of the page before."""
         if after is not None and not (after.isascii() and after.isdigit() and len(after) <= LONGEST_AFTER):
             raise InvalidSelectionError(f"after={after!r}: give the `next` of the page before")
+        check_ids(self._runtime.limits, user_id=user_id, label=label)
         await self._runtime.open()
         query = StatusQuery(dead=True, user_id=user_id, label=label, limit=limit, after=after)
         return await self._runtime.backend.views.read(query)
 
     async def dead_letter(self, item_id: str, *, user_id: str) -> ItemStatus | None:
         """One dead letter with its message and its error; None if there is none with this id."""
+        check_ids(self._runtime.limits, user_id=user_id, item_id=item_id)
         await self._runtime.open()
         query = StatusQuery(dead=True, user_id=user_id, item_id=item_id, with_message=True)
         rows = (await self._runtime.backend.views.read(query)).rows
@@ -134,10 +152,12 @@ class AsyncControl:
 
     async def pause(self, label: str, reason: str = "paused") -> None:
         """Stop claims of a label, in all workers, until it is resumed. New messages are kept."""
+        check_ids(self._runtime.limits, label=label)
         await self._do(PauseLabel(label, reason))
 
     async def resume(self, label: str) -> None:
         """Allow claims of a label again."""
+        check_ids(self._runtime.limits, label=label)
         await self._do(ResumeLabel(label))
 
     async def labels(self) -> list[LabelState]:
@@ -167,15 +187,3 @@ class Control:
     resume = blocking(AsyncControl.resume)
     labels = blocking(AsyncControl.labels)
     workers = blocking(AsyncControl.workers)
-
-
-def _selection(item_ids: str | Sequence[str] | None, which: Which) -> Selection:
-    """Build the selection; an empty one is refused, so that a forgotten argument does not mean everything."""
-    if item_ids is not None and which.get("user_id") is None:
-        raise InvalidSelectionError("an item id belongs to a user: say whose, with user_id=")
-    if item_ids is None and all(which.get(name) is None for name in NARROWING):
-        raise InvalidSelectionError("say which: item ids of a user, a user, a task, a cube or a label")
-    if not 1 <= which.get("limit", 1) <= MOST_AT_ONCE:
-        raise InvalidSelectionError(f"limit={which['limit']}: must be 1 to {MOST_AT_ONCE}")
-    ids = (item_ids,) if isinstance(item_ids, str) else None if item_ids is None else tuple(item_ids)
-    return Selection(item_ids=ids, **which)

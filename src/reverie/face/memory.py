@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.base.bridge import Bridge, blocking, submitting
 from reverie.capture.intake import add_message
 from reverie.memory.interface import SearchQuery
-from reverie.message import new_item_id
+from reverie.message import check_ids, new_item_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,6 +54,9 @@ class AsyncMemory:
     ) -> list[Hit]:
         """Find the memories of a user that match a query best, best first."""
         runtime = self._scheduler.runtime
+        check_ids(runtime.limits, user_id=user_id)
+        for cube in mem_cube_ids:
+            check_ids(runtime.limits, mem_cube_id=cube)
         if not runtime.opened:
             await runtime.open()
         search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)
@@ -61,6 +64,7 @@ class AsyncMemory:
 
     async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
         """Read one memory of a user; None if it is unknown."""
+        check_ids(self._scheduler.runtime.limits, user_id=user_id, memory_id=memory_id)
         await self._scheduler.open()
         return await self._scheduler.runtime.store.get(user_id, memory_id)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.base.bridge import Bridge, blocking
-from reverie.message import Key
+from reverie.message import Key, check_ids
 from reverie.observe.bus import MOST_WAITING, Wanted
 from reverie.observe.idle import Idleness, IdleWatch
 from reverie.observe.status import StatusCounts, TaskStatusTracker, count_statuses
@@ -40,7 +40,7 @@ class AsyncObservation:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.tasks = TaskStatusTracker(runtime.backend.views, runtime.open)
+        self.tasks = TaskStatusTracker(runtime.backend.views, runtime.open, runtime.limits)
         """The status of single items and of business tasks."""
         self._idle = IdleWatch(self._active, runtime.finishes)
 
@@ -55,11 +55,13 @@ class AsyncObservation:
 
     async def lanes(self, user_id: str) -> list[LaneState]:
         """The lanes of a user that have work, by cube and label."""
+        check_ids(self._runtime.limits, user_id=user_id)
         await self._runtime.open()
         return await self._runtime.backend.views.lanes(user_id)
 
     async def history(self, item_id: str, *, user_id: str) -> list[Attempt]:
         """The runs of a message so far, oldest first."""
+        check_ids(self._runtime.limits, user_id=user_id, item_id=item_id)
         await self._runtime.open()
         return await self._runtime.backend.views.history(Key(user_id, item_id))
 

@@ -41,8 +41,8 @@ class Registration:
         concurrency: int | None = None,
         timeout: float | None = None,
         max_attempts: int | None = None,
-        backoff: float | None = None,
-        max_backoff: float | None = None,
+        backoff_s: float | None = None,
+        max_backoff_s: float | None = None,
         min_idle_ms: int | None = None,
         credential: str | Callable[[Message], str] | None = None,
     ) -> Callable[[F], F]:
@@ -67,8 +67,8 @@ class Registration:
             batch=batch if batch is not True and batch else None,
             timeout_s=timeout,
             max_attempts=max_attempts,
-            backoff_s=backoff,
-            max_backoff_s=max_backoff,
+            backoff_s=backoff_s,
+            max_backoff_s=max_backoff_s,
             min_idle_ms=min_idle_ms,
             credential=None if callable(credential) else credential,
         )

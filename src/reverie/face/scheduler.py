@@ -16,7 +16,7 @@ from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
 from reverie.face.triggers import AsyncTimedTasks, TimedTasks
-from reverie.message import Key, Message, content_text, new_item_id
+from reverie.message import Key, Message, check_ids, content_text, new_item_id
 from reverie.observe.status import ALL_ITEMS
 from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
@@ -173,6 +173,7 @@ class AsyncScheduler(Registration):
 
     async def status(self, user_id: str, task_id: str | None = None) -> list[ItemStatus]:
         """The status of a user's items; with `task_id`, of the item or the business task with that id."""
+        check_ids(self.runtime.limits, user_id=user_id, task_id=task_id)
         await self.open()
         views = self.runtime.backend.views
         if task_id is None:
@@ -185,6 +186,7 @@ class AsyncScheduler(Registration):
 
     async def wait(self, item_id: str, *, user_id: str, timeout: float = 30) -> ItemStatus:  # noqa: ASYNC109
         """Wait until a message has ended, and return its status; else raise `WaitTimeoutError`."""
+        check_ids(self.runtime.limits, user_id=user_id, item_id=item_id)
         deadline = time.monotonic() + timeout
         with self.runtime.finishes.watch([Key(user_id, item_id)]) as settled:
             while True:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reverie.base.escapes import escape_json
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,5 +24,5 @@ def log_events(events: Sequence[Event]) -> None:
     """Write one line for each event."""
     if _log.isEnabledFor(logging.INFO):
         for event in events:  # built by hand: `_log.info` would spend most of its time on finding the caller
-            line = _encode(event).decode()
+            line = escape_json(_encode(event)).decode()
             _log.handle(logging.LogRecord(_log.name, logging.INFO, __file__, 0, line, None, None))

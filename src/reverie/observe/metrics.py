@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from reverie.base.escapes import escape
 from reverie.observe.bus import Wanted
 from reverie.observe.events import EventName
 from reverie.version import __version__
@@ -80,9 +81,9 @@ class Metrics:
                 self._runs.observe(label, event.exec_duration_ms)
 
     def _name(self, label: str) -> str:
-        """The name to count a label under: the label itself, or `other` if there are too many."""
+        """The name to count a label under: the label, escaped, or `other` if there are too many."""
         if label not in self._known and len(self._known) < self._most_labels:
-            self._known[label] = label
+            self._known[label] = escape(label)
         return self._known.get(label, OTHER)
 
     def _queue(self, labels: list[LabelState]) -> Iterator[Metric]:

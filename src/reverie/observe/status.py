@@ -9,6 +9,7 @@ import msgspec
 from reverie.backends.moves import Status
 from reverie.backends.views import StatusQuery
 from reverie.base.clock import from_epoch_ms
+from reverie.message import MessageLimits, check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -65,8 +66,11 @@ class TaskStatusTracker:
     error, business_task_id; moments as ISO 8601 text. By default a status is forgotten 7 days after the end.
     """
 
-    def __init__(self, views: QueueViews, open_: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, views: QueueViews, open_: Callable[[], Awaitable[None]], limits: MessageLimits | None = None
+    ) -> None:
         """`open_` opens the backend of `views`, if it is not open yet."""
+        self._limits = limits or MessageLimits()
         self._views = views
         self._open = open_
 
@@ -95,6 +99,7 @@ class TaskStatusTracker:
         }
 
     async def _read(self, query: StatusQuery) -> list[ItemStatus]:
+        check_ids(self._limits, user_id=query.user_id, item_id=query.item_id, task_id=query.task_id)
         await self._open()
         return (await self._views.read(query)).rows
 

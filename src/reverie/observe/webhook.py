@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from reverie.base.escapes import escape_json
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError, redacted
 from reverie.version import __version__
@@ -68,7 +69,7 @@ class Webhook:
 
     def send(self, at: int, state: str, alerts: list[Alert]) -> None:
         """Queue a delivery of alerts that have begun or are over."""
-        body = msgspec.json.encode({"type": f"alert.{state}", "at": at, "alerts": alerts})
+        body = escape_json(msgspec.json.encode({"type": f"alert.{state}", "at": at, "alerts": alerts}))
         with self._lock:
             if len(self._waiting) >= MOST_WAITING:
                 log.warning("webhook.dropped", waiting=MOST_WAITING, hint="the receiver does not answer")

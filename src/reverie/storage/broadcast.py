@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 import socket
 import time
 from typing import TYPE_CHECKING
 
 from reverie.base.logs import get_logger
-from reverie.storage.peers import LISTENER, LONGEST_PATH, Mouth, peers_folder
+from reverie.storage.peers import LISTENER, Mouth, new_address, peers_folder, sockets_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -73,34 +71,29 @@ class FileBroadcast:
         self._mouth.close()
 
     def _listeners(self) -> list[Path]:
-        try:
-            sockets = [] if self._folder is None else list(self._folder.iterdir())
-        except OSError:
-            return []  # nobody has ever listened
+        sockets = [] if self._folder is None else sockets_in(self._folder)
         return [s for s in sockets if s.name.startswith(LISTENER) and s.name not in self._mine]
 
     @contextlib.contextmanager
     def _ear(self) -> Iterator[socket.socket | None]:
         """Open a socket that hears other processes until the context is left; None if that is impossible."""
-        name = f"{LISTENER}{os.getpid()}-{secrets.token_hex(3)}"
-        if self._folder is None or len(os.fsencode(self._folder / name)) > LONGEST_PATH:
+        if self._folder is None:
             yield None
             return
-        path = self._folder / name
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
             ear.settimeout(0)
-            self._mine.add(name)
             try:
-                self._folder.mkdir(mode=0o700, exist_ok=True)
+                path = new_address(self._folder, LISTENER)
+                self._mine.add(path.name)
                 ear.bind(str(path))
             except OSError as error:
-                log.info("broadcast.no_socket", path=str(path), error=str(error))
+                log.info("broadcast.no_socket", folder=str(self._folder), error=str(error))
                 yield None
                 return
             try:
                 yield ear
             finally:
-                self._mine.discard(name)
+                self._mine.discard(path.name)
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -3,14 +3,20 @@
 Each process that waits for work has a socket in a folder beside the file. A process that has written work
 for others sends a few bytes to all of these sockets. News that gets lost costs only time, because each
 process also looks for work regularly by itself.
+
+A system allows only short paths for sockets. If the file lies too deep, the folder is in the folder for
+temporary files, under a name that every process derives from the path of the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import socket
+import stat
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +28,14 @@ from reverie.base.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["LISTENER", "LONGEST_PATH", "Mouth", "News", "Peers", "peers_folder"]
+__all__ = ["LISTENER", "Mouth", "News", "Peers", "new_address", "peers_folder", "sockets_in"]
 
 log = get_logger(__name__)
 
 LONGEST_PATH = 100
 """The longest path of a socket that all systems we run on allow."""
+LONGEST_NAME = 22
+"""The most bytes of the name of a socket: `LISTENER`, a process id, and six random digits."""
 LARGEST_NEWS = 32_768
 LISTENER = "events-"
 """The prefix of the names of sockets that belong to `broadcast.py`."""
@@ -42,7 +50,45 @@ class News(msgspec.Struct, frozen=True, array_like=True):
 
 def peers_folder(path: str) -> Path | None:
     """The folder for the sockets of processes that use a file; None if only this process can use it."""
-    return None if path == ":memory:" else Path(f"{path}-peers")
+    if path == ":memory:":
+        return None
+    beside = Path(f"{path}-peers")
+    if len(os.fsencode(beside)) + LONGEST_NAME < LONGEST_PATH:
+        return beside
+    name = hashlib.blake2b(os.fsencode(path), digest_size=8).hexdigest()
+    return _temporary() / f"reverie-{name}"
+
+
+def new_address(folder: Path, prefix: str = "") -> Path:
+    """The path for a socket of this process in a folder, which is made if it is missing.
+
+    OSError if the folder is impossible, or belongs to a user who must not hear the news.
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not _is_private(folder):
+        raise PermissionError(f"{folder} can be used by other users")
+    return folder / f"{prefix}{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def sockets_in(folder: Path) -> list[Path]:
+    """The sockets of all processes that use the file of this folder."""
+    try:
+        return list(folder.iterdir()) if _is_private(folder) else []
+    except OSError:
+        return []  # nobody has ever listened
+
+
+def _temporary() -> Path:
+    """The system's folder for temporary files: the same for all processes, whatever their TMPDIR is."""
+    return Path("/tmp") if Path("/tmp").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether no other user can have made the folder, in a place where anyone can make one."""
+    if folder.parent != _temporary():
+        return True
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 class Mouth:
@@ -97,19 +143,14 @@ class Peers:
         with self._lock:
             if self._ear is not None or self._folder is None:
                 return
-            mine = self._folder / f"{os.getpid()}-{secrets.token_hex(3)}"
-            if len(os.fsencode(mine)) > LONGEST_PATH:
-                self._folder = None
-                log.info("peers.path_too_long", path=str(mine))
-                return
             ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                self._folder.mkdir(mode=0o700, exist_ok=True)
+                mine = new_address(self._folder)
                 ear.bind(str(mine))
             except OSError as error:
                 ear.close()
+                log.info("peers.no_socket", folder=str(self._folder), error=str(error))
                 self._folder = None
-                log.info("peers.no_socket", path=str(mine), error=str(error))
                 return
             self._ear, self._mine = ear, mine
         threading.Thread(target=_listen, args=(ear, hear), name="reverie-peers", daemon=True).start()
@@ -118,14 +159,11 @@ class Peers:
         """Send news to all other processes. Never blocks, never fails."""
         if self._folder is None or not (labels or due is not None):
             return
-        try:
-            others = [
-                address
-                for address in self._folder.iterdir()
-                if address != self._mine and not address.name.startswith(LISTENER)
-            ]
-        except OSError:
-            return  # nobody has ever listened
+        others = [
+            address
+            for address in sockets_in(self._folder)
+            if address != self._mine and not address.name.startswith(LISTENER)
+        ]
         if not others:
             return
         news = msgspec.json.encode(News(tuple(labels), due))

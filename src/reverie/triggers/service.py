@@ -332,7 +332,7 @@ class Triggers:
         user_key = self.keys.build_key(user_id, who.get("device_id"), who.get("agent_id"))
         check_message(Message(user_id=user_id, label=task_type), self._limits)
         for name in ("device_id", "agent_id"):
-            if (given := who.get(name)) is not None:
+            if given := who.get(name):
                 check_name(name, given, self._limits)
         ids = self.keys.parse_key(user_key)
         defaults = self.types.settings.user_key_config

@@ -86,7 +86,7 @@ def check(
     elif not problems:
         typer.echo("ok")
     for problem in problems if not json else []:
-        typer.secho(f"error: {problem}", fg=typer.colors.RED, err=True)
+        show_error(str(problem))
     if problems:
         raise typer.Exit(1)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from reverie.cli.app import opened
+from reverie.cli.app import opened, refuse_memory
 from reverie.cli.options import Cube, Json, Url, User
 from reverie.cli.output import note, plain, print_json, print_table, say, show_error
 
@@ -27,24 +27,37 @@ ItemId = Annotated[
 @commands.command()
 def submit(
     label: Annotated[str, typer.Argument(help="What kind of work.")],
-    content: Annotated[str, typer.Argument(help="JSON or text for the handler; - reads standard input.")],
+    content: Annotated[str, typer.Argument(help="Text for the handler; - reads standard input.")],
     *,
     user: User,
     cube: Cube = "",
     item_id: ItemId = None,
     task_id: Annotated[Optional[str], typer.Option("--task-id", help="The business task.")] = None,  # noqa: UP045
+    json_content: Annotated[
+        bool, typer.Option("--json-content", help="The content is JSON; broken JSON is refused.")
+    ] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Hand a message over; when this returns it is kept.
 
-    Example: reverie submit export '{"doc": 7}' --user ann
+    The content is kept as text, as it is given. With --json-content it must be JSON.
+
+    Example: reverie submit export '{"doc": 7}' --json-content --user ann
     """
     with opened(url, makes=True) as scheduler:
+        text = _content(content)
         receipt = scheduler.submit(
-            label, user_id=user, content=_content(content), mem_cube_id=cube, item_id=item_id, task_id=task_id
+            label,
+            user_id=user,
+            content=_parsed(text) if json_content else text,
+            mem_cube_id=cube,
+            item_id=item_id,
+            task_id=task_id,
         )
         _print_receipt(receipt, json=json)
+        if not json_content and not json:
+            note("the content is kept as text; with --json-content it would be read as JSON")
 
 
 @commands.command()
@@ -84,6 +97,7 @@ def search(
     Example: reverie search "where does Ann live" --user ann
     """
     with opened(url) as scheduler:
+        refuse_memory("memory.url", scheduler.runtime.settings.memory_url)
         hits = scheduler.memory.search(query, user_id=user, mem_cube_ids=[cube] if cube else [], limit=limit)
         if json:
             print_json(hits)
@@ -107,6 +121,23 @@ def _content(text: str) -> str:
         return sys.stdin.read() if text == "-" else text
     except UnicodeDecodeError as error:
         raise InvalidMessageError("content", "-", f"standard input is not text: {error}") from error
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text; the error names the place where the text stops being JSON."""
+    import json
+
+    from reverie.errors import InvalidMessageError
+
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        reason = f"is no JSON: {error.msg} at line {error.lineno} column {error.colno}"
+    except RecursionError:
+        reason = "is JSON nested too deeply"
+    except ValueError as error:  # a number with too many digits
+        reason = f"is JSON that cannot be read: {error}"
+    raise InvalidMessageError("content", text, reason)
 
 
 def _print_receipt(receipt: Submitted, *, json: bool) -> None:
