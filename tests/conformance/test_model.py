@@ -161,10 +161,14 @@ class Moves(RuleBasedStateMachine):
             assert self.run(self.real.queue.load_memos(real)) == self.run(self.model.queue.load_memos(model))
 
     @rule(
-        label=st.sampled_from(list(LABELS)), quantum=st.integers(1, 3), lease_ms=st.sampled_from([500, 5000])
+        label=st.sampled_from(list(LABELS)),
+        quantum=st.integers(1, 3),
+        lease_ms=st.sampled_from([500, 5000]),
+        changed=st.sampled_from([{}, {}, {}, *LABELS.values()]),
     )
-    def claim(self, label: str, quantum: int, lease_ms: int) -> None:
-        want = Want(slots=100, per_slot=10, quantum=quantum, **LABELS[label])
+    def claim(self, label: str, quantum: int, lease_ms: int, changed: dict) -> None:
+        """Claim by the label's own rules, or as if they had been changed meanwhile."""
+        want = Want(slots=100, per_slot=10, quantum=quantum, **(LABELS[label] | changed))
         request = ClaimRequest(worker="w", wants={label: want}, lease_ms=lease_ms)
         expected, got = self.run(self.model.queue.claim(request)), self.run(self.real.queue.claim(request))
         assert by_lane(got) == by_lane(expected)

@@ -248,48 +248,6 @@ async def test_a_buried_message_fails_and_its_lane_goes_on(bench: Bench) -> None
     assert ids(await bench.claim()) == ["2"]
 
 
-async def test_min_idle_keeps_two_runs_of_a_lane_apart(bench: Bench) -> None:
-    await bench.submit(message("1"), message("2"))
-    (first,) = await bench.claim(quantum=1, min_idle_ms=5000)
-    bench.clock.advance(3)
-    await settle(bench, done(first))
-    await bench.submit(message("3"), message("b", "bob"))
-    assert ids(await bench.claim(min_idle_ms=5000)) == ["b"]
-    await bench.advance(4.9)
-    assert await bench.claim(min_idle_ms=5000) == []
-    await bench.advance(0.1)
-    assert ids(await bench.claim(min_idle_ms=5000)) == ["2", "3"]
-
-
-async def test_min_idle_holds_for_a_follow_up_into_the_same_lane(bench: Bench) -> None:
-    await bench.submit(message("1"))
-    (first,) = await bench.claim(min_idle_ms=5000)
-    await settle(bench, done(first, follow_ups=(message("2"),)))
-    assert await bench.claim(min_idle_ms=5000) == []
-    await bench.advance(5)
-    assert ids(await bench.claim(min_idle_ms=5000)) == ["2"]
-
-
-async def test_min_idle_holds_after_a_loss(bench: Bench) -> None:
-    await bench.submit(message("1"))
-    await bench.claim(min_idle_ms=5000, lease_ms=1000)
-    assert (await bench.advance(1)).reaped == 1
-    assert await bench.claim(min_idle_ms=5000) == []
-    assert (await bench.advance(4.9)).next_due == bench.clock.now() + 100
-    await bench.advance(0.1)
-    assert ids(await bench.claim(min_idle_ms=5000)) == ["1"]
-
-
-async def test_min_idle_holds_for_a_lane_that_was_drained(bench: Bench) -> None:
-    await bench.submit(message("1"))
-    (first,) = await bench.claim(min_idle_ms=5000)
-    await settle(bench, done(first))
-    await bench.submit(message("2"))
-    assert await bench.claim(min_idle_ms=5000) == []
-    await bench.advance(5)
-    assert ids(await bench.claim(min_idle_ms=5000)) == ["2"]
-
-
 # -- leases ------------------------------------------------------------------------------------------
 
 

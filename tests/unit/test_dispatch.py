@@ -197,20 +197,6 @@ def test_after_a_retry_the_rest_of_the_lane_waits(
     assert len(scheduler.memory.search("word", user_id="ann")) == 3
 
 
-def test_two_runs_of_a_lane_are_min_idle_apart(scheduler: Scheduler, clock: ManualClock) -> None:
-    runs = []
-    scheduler.register_handlers({"work": lambda messages: runs.append((clock.now(), len(messages)))})
-    scheduler.orchestrator.tasks_min_idle_ms["work"] = 5000
-    start = clock.now()
-    for _ in range(12):
-        scheduler.submit("work", user_id="ann")
-    drain(scheduler)
-    for _ in range(10):
-        clock.advance(1)
-        drain(scheduler)
-    assert runs == [(start, 10), (start + 5000, 2)]
-
-
 def test_the_orchestrator_decides_the_level(scheduler: Scheduler) -> None:
     scheduler.orchestrator.tasks_priorities["work"] = 1
     order = []
@@ -234,6 +220,19 @@ def test_a_wrong_level_is_refused_however_it_is_set(scheduler: Scheduler, change
     with pytest.raises(InvalidSettingError, match=r"tasks_priorities\['work'\] = 7: must be 1, 2 or 3"):
         change(scheduler.orchestrator.tasks_priorities, {"work": 7})
     assert scheduler.orchestrator.tasks_priorities["work"] == 3
+
+
+@pytest.mark.parametrize("wrong", [-1, 10**23, 0.5, "5000", None])
+def test_a_wrong_rest_is_refused_however_it_is_set(scheduler: Scheduler, wrong) -> None:
+    orchestrator = scheduler.orchestrator
+    orchestrator.tasks_min_idle_ms["work"] = 5000
+    with pytest.raises(
+        InvalidSettingError, match=r"tasks_min_idle_ms\['work'\] = .*: must be a whole number"
+    ):
+        orchestrator.tasks_min_idle_ms["work"] = wrong
+    with pytest.raises(InvalidSettingError, match="from 0 to 315360000000"):
+        orchestrator.tasks_min_idle_ms = {"other": 1, "work": wrong}
+    assert orchestrator.tasks_min_idle_ms == {"work": 5000}
 
 
 def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> None:

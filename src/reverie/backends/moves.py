@@ -96,13 +96,21 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     per_slot: int = 1
     """The most messages that one slot takes."""
     quantum: int = 10
-    """The most messages that one lane gives in one turn."""
+    """The most messages that one lane gives in one turn; 1 with `min_idle_ms`."""
     ordered: bool = True
-    """Whether a lane of this label waits until all messages claimed from it are settled."""
+    """Whether a lane of this label waits until all messages claimed from it are settled; true with
+    `min_idle_ms`."""
     min_idle_ms: int = 0
-    """The least time between the end of one run of a lane, also a lost one, and the start of the next."""
+    """The least time between the end of one run of a lane, also a lost one, and the start of the next. Each
+    message is a run of its own."""
     level: int = 3
     """The level of the label."""
+
+    def __post_init__(self) -> None:
+        """Let a lane with rests give one message, and no other before that has ended and the rest is over."""
+        if self.min_idle_ms > 0:
+            msgspec.structs.force_setattr(self, "quantum", 1)
+            msgspec.structs.force_setattr(self, "ordered", True)  # noqa: FBT003  taken by position only
 
     @property
     def messages(self) -> int:
@@ -149,6 +157,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """When the message was accepted, in epoch milliseconds."""
     waiting_since: int | None = None
     """When the message last entered the queue: accepted, come due or put back. In epoch milliseconds."""
+    min_idle_ms: int = 0
+    """How long the lane rests after this run: that of the want for which the message was claimed."""
 
     @property
     def key(self) -> Key:

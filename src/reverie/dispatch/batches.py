@@ -57,12 +57,11 @@ def want_of(
 ) -> Want:
     """The messages that `free` slots of a handler have room for."""
     per_slot = handler.batch if handler.is_batch else min(MOST_PER_SLOT, pace.fit(SLICE_S))
-    min_idle_ms = max(0, int(min_idle_ms))
     return Want(
         slots=max(1, min(free, MOST_TOGETHER // per_slot)),
         per_slot=per_slot,
         quantum=min(quantum, per_slot),
-        ordered=handler.ordered or min_idle_ms > 0,  # a lane with rests runs one at a time
+        ordered=handler.ordered,
         min_idle_ms=min_idle_ms,
         level=level,
     )

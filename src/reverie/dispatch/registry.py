@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
+from reverie.configuration.section import TEN_YEARS_S
 from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.errors import InvalidSettingError
 from reverie.message import LABEL_LEVELS, Level
@@ -52,9 +53,27 @@ class Handler:
 HERE = frozenset({"loop", "thread"})
 """Places inside of the worker's own process."""
 LEVELS = frozenset(map(int, Level))
+MOST_IDLE_MS = TEN_YEARS_S * 1000
 
 
-class _Levels(dict[str, int]):
+class _Numbers(dict[str, int]):
+    """Numbers by label. However a number is set, `__setitem__` sees it."""
+
+    def update(self, *others: Any, **numbers: int) -> None:
+        for label, number in dict(*others, **numbers).items():
+            self[label] = number
+
+    def setdefault(self, label: str, number: int = 0) -> int:
+        if label not in self:
+            self[label] = number
+        return self[label]
+
+    def __ior__(self, numbers: Any) -> Self:  # type: ignore[override,misc]
+        self.update(numbers)
+        return self
+
+
+class _Levels(_Numbers):
     """Level by label; a label that is missing has level 3."""
 
     def __missing__(self, label: str) -> int:
@@ -65,29 +84,46 @@ class _Levels(dict[str, int]):
             raise InvalidSettingError(f"tasks_priorities[{label!r}]", level, "must be 1, 2 or 3")
         super().__setitem__(label, int(level))
 
-    def update(self, *others: Any, **levels: int) -> None:
-        for label, level in dict(*others, **levels).items():
-            self[label] = level
 
-    def setdefault(self, label: str, level: int = int(Level.BACKGROUND)) -> int:
-        if label not in self:
-            self[label] = level
-        return self[label]
+class _Rests(_Numbers):
+    """Milliseconds of rest by label."""
 
-    def __ior__(self, levels: Any) -> Self:  # type: ignore[override,misc]
-        self.update(levels)
-        return self
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_change = on_change
+
+    def __setitem__(self, label: str, min_idle_ms: int) -> None:
+        if type(min_idle_ms) is not int or not 0 <= min_idle_ms <= MOST_IDLE_MS:
+            reason = f"must be a whole number of milliseconds from 0 to {MOST_IDLE_MS}"
+            raise InvalidSettingError(f"tasks_min_idle_ms[{label!r}]", min_idle_ms, reason)
+        super().__setitem__(label, min_idle_ms)
+        self._on_change()
 
 
 class Orchestrator:
     """The level and the rest between runs of each label; both may be changed while a worker runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        """`on_change` is called when the rest of a label was set."""
         self._levels = _Levels({label: int(level) for label, level in LABEL_LEVELS.items()})
         self.level: Callable[[str], int] = self._levels.__getitem__
         """The level of a label."""
-        self.tasks_min_idle_ms: dict[str, int] = {}
-        """Least milliseconds between the end of one run of a lane and the start of the next."""
+        self._rests = _Rests(on_change)
+
+    @property
+    def tasks_min_idle_ms(self) -> dict[str, int]:
+        """Least milliseconds between the end of one run of a lane and the start of the next, by label.
+
+        A lane of a label with a rest gives one message a run. A change holds for runs that begin after it.
+        """
+        return self._rests
+
+    @tasks_min_idle_ms.setter
+    def tasks_min_idle_ms(self, rests: Mapping[str, int]) -> None:
+        fresh = _Rests(lambda: None)
+        fresh.update(rests)  # refuses wrong rests before anything changes
+        self._rests.clear()
+        self._rests.update(fresh)
 
     @property
     def tasks_priorities(self) -> dict[str, int]:
@@ -123,9 +159,9 @@ class Registry:
         """All handlers, in the order of their registration."""
         self.get = self._by_label.get
         """The handler of a label, if this process has one."""
-        self.orchestrator = Orchestrator()
+        self.orchestrator = Orchestrator(lambda: self.on_change())  # noqa: PLW0108  it is set later
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a handler was added."""
+        """Called when a handler was added, or the rest of a label was set."""
         for label, settings in self._labels.items():
             self._orchestrate(label, settings)
 

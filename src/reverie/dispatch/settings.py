@@ -33,7 +33,12 @@ class LabelSettings(Section):
         None, gt=0, description="seconds of the first backoff; it doubles each time"
     )
     max_backoff_s: float | None = Field(None, gt=0, description="seconds that a backoff is at most")
-    min_idle_ms: int | None = Field(None, ge=0, description="least milliseconds between two runs of a lane")
+    min_idle_ms: int | None = Field(
+        None,
+        ge=0,
+        description="least milliseconds between the end of a run of a lane and the next run; with it, a run "
+        "of a lane is one message",
+    )
     credential: str | None = Field(
         None, min_length=1, description="name of the credential it uses; labels are paused by it"
     )

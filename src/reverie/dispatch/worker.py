@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.backends.moves import Claim, ClaimRequest, Presence, Settlement
+from reverie.backends.moves import Claim, ClaimRequest, Move, Presence, Settlement
 from reverie.base.logs import get_logger
 from reverie.dispatch.answers import Failed, read_answer
 from reverie.dispatch.batches import form_batches
@@ -166,7 +166,7 @@ class Worker:
         await self._producer.stop(grace_s)
         dangerous, self._dangerous = self._dangerous, None
         if dangerous is not None and dangerous.batch_id not in self._batches:
-            self._hand_back(dangerous)
+            self._hand_back(dangerous.claims)
         if self._batches:
             await asyncio.wait(self._batches.values(), timeout=grace_s)
         for batch_id in list(self._batches):
@@ -210,6 +210,8 @@ class Worker:
 
     def take(self, claims: Sequence[Claim]) -> None:
         """Begin to run these claims."""
+        if self._registry.orchestrator.tasks_min_idle_ms:
+            claims = self._hand_back_outdated(claims)
         timed = self._recorder.dequeued(claims, self.name)
         by_label: dict[str, list[Claim]] = {}
         for claim in claims:
@@ -222,15 +224,26 @@ class Worker:
             for number, portion in enumerate(form_batches(handler, group, free, self._slots.paces[label])):
                 batch = Batch(next(self._batch_ids), handler, portion, {} if timed else None)
                 if number >= free:
-                    self._hand_back(batch)
+                    self._hand_back(portion)
                 elif not (portion[0].message.losses and is_dangerous(batch)):
                     self._start(batch)
                 elif self._dangerous is None:
                     self._dangerous = batch
                 else:
-                    self._hand_back(batch)  # a second dangerous batch would be lost with the first
+                    self._hand_back(portion)  # a second dangerous batch would be lost with the first
         if self._dangerous is not None:
             self._begin_dangerous(self._dangerous)
+
+    def _hand_back_outdated(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Hand back claims that were made before their label had a rest; return the others.
+
+        Their lane may have given several messages, and would not rest after them.
+        """
+        rests = self._registry.orchestrator.tasks_min_idle_ms.copy()  # another thread may change them
+        outdated = [claim for claim in claims if not claim.min_idle_ms and rests.get(claim.message.label)]
+        if outdated:
+            self._hand_back(outdated)
+        return [claim for claim in claims if claim.min_idle_ms or not rests.get(claim.message.label)]
 
     def _begin_dangerous(self, batch: Batch) -> None:
         """Run the dangerous batch, once this worker holds no other claims that would be lost with it."""
@@ -241,8 +254,9 @@ class Worker:
         self._slots.take(batch.handler.label)
         self._batches[batch.batch_id] = asyncio.create_task(self._run(batch))
 
-    def _hand_back(self, batch: Batch) -> None:
-        self._settler.put(self._policy.settlements(batch, [None] * len(batch.claims)))
+    def _hand_back(self, claims: Sequence[Claim]) -> None:
+        """Release claims that do not begin to run."""
+        self._settler.put([Settlement(claim=claim, move=Move.RELEASE, attempt=False) for claim in claims])
 
     def more_room(self) -> None:
         """Ask for claims again, because a handler was added or threads came back. Safe from any thread."""

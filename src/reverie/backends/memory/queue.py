@@ -362,6 +362,8 @@ class MemoryQueue:
             del state.rings[label][name]
             lane = state.lanes[name]
             lane.ordered, lane.min_idle_ms = want.ordered, want.min_idle_ms
+            if lane.running and lane.ordered:
+                continue  # its label was unordered when these messages were claimed
             for item in self._prefix(name, min(want.quantum, messages - len(claims))):
                 lane.waiting.popleft()
                 state.start(item)
@@ -370,7 +372,7 @@ class MemoryQueue:
                 item.started_at = item.started_at or now
                 item.claimed_at, item.worker = now, request.worker
                 times = (item.submitted_at, item.waiting_since)
-                claims.append(Claim(item.message, claim_id, item.lease_until, (), *times))
+                claims.append(Claim(item.message, claim_id, item.lease_until, (), *times, want.min_idle_ms))
                 state.wakeup.expect(item.lease_until)
         for name in names:
             state.wake(name)

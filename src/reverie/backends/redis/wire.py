@@ -79,6 +79,8 @@ class ServedLane(msgspec.Struct, array_like=True, frozen=True):
 
     stream_key: str
     rows: list[MessageRow]
+    min_idle_ms: int = 0
+    """How long the lane rests after this run; functions of an older Reverie do not say."""
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
@@ -370,6 +372,7 @@ def claims_of(served: list[ServedLane], claim_id: str, lease_until: int) -> list
             lease_until,
             submitted_at=row.submitted_at,
             waiting_since=row.submitted_at if row.waiting_since is None else row.waiting_since,
+            min_idle_ms=lane.min_idle_ms,
         )
         for lane in served
         for row in lane.rows

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import apsw
 
     from reverie.backends.moves import ClaimRequest, EndedMessage, Presence, Want
-    from reverie.backends.sqlite.step import Step
+    from reverie.backends.sqlite.step import LaneChange, Step
     from reverie.message import Key
 
 __all__ = ["claim", "claimed_together", "identity", "load_memos", "renew", "save_memo"]
@@ -42,18 +42,21 @@ class Claimed(NamedTuple):
     lease_until: int
     overdue: list[EndedMessage]
     """Messages that failed because their deadline had passed."""
+    rests: dict[str, int]
+    """Label → `min_idle_ms`, for wanted labels that have one."""
 
     def read(self) -> list[Claim]:
         """The claims, by level and then by place: level 1 comes first."""
         rows = sorted(self.rows, key=itemgetter(2, 1))  # level, then place
         return [
             Claim(
-                message_from_row(row[6:]),
+                message := message_from_row(row[6:]),
                 f"{self.claim_id}{row[0]}",
                 self.lease_until,
                 (row[0], row[3]),
                 row[4],
                 row[5],
+                self.rests.get(message.label, 0),
             )
             for row in rows
         ]
@@ -73,7 +76,8 @@ def claim(step: Step, request: ClaimRequest) -> Claimed:
     """Serve the ready lanes of the wanted labels."""
     look = _look(step, request)
     claim_id = secrets.token_hex(CLAIM_ID_BYTES) + "-"
-    claimed = Claimed([], claim_id, step.now + request.lease_ms, [])
+    rests = {label: want.min_idle_ms for label, want in request.wants.items() if want.min_idle_ms}
+    claimed = Claimed([], claim_id, step.now + request.lease_ms, [], rests)
     if look.overdue:
         claimed.overdue.extend(fail_overdue(step, OVERDUE_LIMIT))
         step.finish()
@@ -152,7 +156,7 @@ def _claim_label(
     most = step.limits.total.concurrency
     if most is not None:
         messages = min(messages, most - step.rows(SQL["running"])[0][0])
-    portions = _portions(step, label, messages, want.quantum)
+    portions = _portions(step, label, messages, want)
     if lost and portions:
         portions = _leave_lost_alone(step, portions)
     rows: list[list[Any]] = []
@@ -165,13 +169,21 @@ def _claim_label(
     return rows
 
 
-def _portions(step: Step, label: str, messages: int, quantum: int) -> list[tuple[int, int]]:
-    """The lanes to serve, in turn, with the most messages that each gives: a quantum or what is left."""
+def _portions(step: Step, label: str, messages: int, want: Want) -> list[tuple[int, int]]:
+    """The lanes to serve, in turn, with the most messages that each gives: a quantum or what is left.
+
+    A lane gives none if its label was unordered when it was last served, is ordered now, and messages of
+    that time still run.
+    """
     portions: list[tuple[int, int]] = []
     left = messages
     ((lanes,),) = step.rows(SQL["ready_lanes"], {"label": label, "lanes": max(0, messages)})
-    for lane, depth in decode_json(lanes):
-        take = min(quantum, left)
+    for lane, depth, running in decode_json(lanes):
+        if running and want.ordered:
+            _follow(step, lane, want)  # it leaves the ring
+            take = 0
+        else:
+            take = min(want.quantum, left)
         portions.append((lane, take))
         left -= min(take, max(1, depth))
         if left <= 0:
@@ -219,7 +231,13 @@ def _claim_lanes(
     step.rows(SQL["claim_messages"], {"rows": to_json(numbers)} | bindings)
     served = Counter(row[3] for row in rows)
     for lane in chain.from_iterable(lanes_by_take.values()):
-        change = step.lane(lane)
-        change.running, change.ordered, change.min_idle_ms = served[lane], want.ordered, want.min_idle_ms
+        _follow(step, lane, want).running = served[lane]
     step.write_lanes()
     return rows
+
+
+def _follow(step: Step, lane: int, want: Want) -> LaneChange:
+    """Note in a lane how lanes of its label are to be served."""
+    change = step.lane(lane)
+    change.ordered, change.min_idle_ms = want.ordered, want.min_idle_ms
+    return change

@@ -24,10 +24,10 @@ SELECT (
 FROM queue_counters
 
 -- name: ready_lanes
--- The ready lanes of a label in turn, with the number of their messages. All in one row: each row that comes back to
--- Python costs a switch of threads.
-SELECT json_group_array(json_array(lane, depth)) FROM (
-  SELECT lane, depth FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
+-- The ready lanes of a label in turn, with the number of their messages and how many of them run. All in one row: each
+-- row that comes back to Python costs a switch of threads.
+SELECT json_group_array(json_array(lane, depth, running)) FROM (
+  SELECT lane, depth, running FROM lanes WHERE message_type = :label AND turn IS NOT NULL ORDER BY turn, lane LIMIT :lanes
 )
 
 -- name: still_ready

@@ -139,7 +139,7 @@ local function serve_lane(step, lane, count, served)
     touch(step, lane) -- the lane is empty, or may be served again at once
   end
   if #rows > 0 then
-    served[#served + 1] = { lane.key, rows }
+    served[#served + 1] = { lane.key, rows, lane.min_idle }
   end
   return #rows
 end
@@ -155,15 +155,18 @@ local function next_lanes(step, label, most)
   return names, turns
 end
 
--- Notes in a lane how lanes of its label are to be served.
+-- Notes in a lane how lanes of its label are to be served. The answer: whether the lane may be served now. It may not
+-- if its label has become ordered while messages of the lane run.
 local function follow(step, lane, want)
-  if lane.ordered ~= want.ordered or lane.min_idle ~= want.min_idle then
+  local was_ordered = lane.ordered
+  if was_ordered ~= want.ordered or lane.min_idle ~= want.min_idle then
     lane.ordered, lane.min_idle = want.ordered, want.min_idle
     touch(step, lane)
     if not want.ordered then
       redis.call('SADD', step.prefix .. ':unordered', want.label)
     end
   end
+  return was_ordered or not want.ordered or pending_of(lane) == 0
 end
 
 -- Serves lanes that were taken out of the ring, until they have given `enough` messages; the answer is how
@@ -174,8 +177,7 @@ local function serve_lanes(step, want, names, turns, enough, served)
   for index, name in ipairs(names) do
     if given < enough then
       local lane, room = see_lane(step, name), tenant_room(step, name)
-      if room > 0 and rest_of(step, lane) == 0 then
-        follow(step, lane, want)
+      if room > 0 and rest_of(step, lane) == 0 and follow(step, lane, want) then
         given = given + serve_lane(step, lane, math.min(want.quantum, enough - given, room), served)
       else
         touch(step, lane)
@@ -297,8 +299,8 @@ local function note_claim(step, served)
   end
 end
 
--- Serves the wanted labels. The answer: the stream and the message rows of each served lane, and then that of
--- `renew_tokens`.
+-- Serves the wanted labels. The answer: the stream, the message rows and the rest of each served lane, and then that
+-- of `renew_tokens`.
 local function claim(step, just_come)
   local request, served = step.request.claim, {}
   step.run = string.format(RUN, step.now, encode(request.worker))
