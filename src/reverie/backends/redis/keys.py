@@ -24,7 +24,8 @@
 | `{prefix}:paused` | hash: the paused labels, and why |
 | `{prefix}:workers`, `{prefix}:alive` | hash: labels of each worker; sorted set: until when it is alive |
 | `{prefix}:horizon` | the next moment at which `advance` is due |
-| `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
+| `{prefix}:wake_horizon` | stream of one entry, which tells all waiters for time of an earlier horizon |
+| `{prefix}:wake:{label}`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: standing requests; list: what was claimed for one |
 | `{prefix}:worker:{worker}` | no key but a channel: a connected worker listens to it |
 | `{prefix}:shared:{key}` | the breaker and limiter that workers share for one key, as JSON; expires |
@@ -121,11 +122,11 @@ class Keys:
         return f"{self.prefix}:replicated"
 
     @property
-    def wake_clock(self) -> str:
-        """The list that every waiter blocks on; only tests leave something there."""
-        return f"{self.prefix}:wake_clock"
+    def wake_horizon(self) -> str:
+        """The stream from which all waiters for time learn that something falls due earlier."""
+        return f"{self.prefix}:wake_horizon"
 
     def wake(self, labels: Sequence[str]) -> list[str]:
-        """The lists that a waiter for these labels blocks on. Without labels it waits for time."""
+        """The lists that a waiter for these labels blocks on; only tests leave tokens in the last one."""
         lists = [f"{self.prefix}:wake:{encode_id(label)}" for label in labels]
-        return [*(lists or [f"{self.prefix}:wake_time"]), self.wake_clock]
+        return [*lists, f"{self.prefix}:wake_clock"]

@@ -43,7 +43,7 @@ NEEDED = tuple(
         SADD {key} a; SISMEMBER {key} a; SMEMBERS {key}; SREM {key} a
         XACK {key} a 0-1; XADD {key} * a b; XCLAIM {key} a b 0 0-1; XDEL {key} 0-1; XGROUP CREATE {key} a 0
         XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
-        XREADGROUP GROUP a b STREAMS {key} >
+        XREAD STREAMS {key} 0; XREADGROUP GROUP a b STREAMS {key} >
         ZADD {key} 0 a; ZPOPMIN {key}; ZRANGE {key} 0 1; ZREM {key} a; ZREMRANGEBYSCORE {key} 0 1
         ZSCORE {key} a
     """.replace("\n", ";").split(";")
