@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import threading
+import time
+from contextlib import ExitStack
 
 import apsw
 import pytest
@@ -13,10 +15,14 @@ import pytest
 from reverie import Message, Scheduler
 from reverie.backends.moves import Status
 from support.gate import gate
+from support.living import wait_until
 from support.places import PLACES, SHARED, Place
+from support.scale import evidence, scaled
 
 QUICK = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.2"}
 """Leases that run out while a test waits."""
+LEASE_S = 3.0
+SHORT_LEASE = {"REVERIE_WORKER__LEASE_S": str(LEASE_S), "REVERIE_WORKER__RENEW_S": "1"}
 
 
 def suspend(process: subprocess.Popen[bytes], place: Place) -> None:
@@ -71,6 +77,50 @@ def test_a_worker_suspended_past_its_lease(place: Place) -> None:
         "SELECT text FROM memory_items"
     )
     assert sorted(text for (text,) in rows) == ["note 1", "note 2"]
+
+
+@pytest.mark.scaled
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mishap", ["suspended", "killed"])
+@pytest.mark.parametrize("place", SHARED, indirect=True)
+def test_a_short_lease_is_handed_on_in_time(place: Place, mishap: str) -> None:
+    """Another worker runs the message within twice its lease, also one that was idle for long."""
+    with gate() as door, place.scheduler() as scheduler, ExitStack() as stack:
+        place.extra |= SHORT_LEASE | {"TEST_GATE": door.path}
+
+        def start() -> dict[int, subprocess.Popen[bytes]]:
+            process = stack.enter_context(place.worker("--app", "app:scheduler"))
+            return {process.pid: process}
+
+        workers = start() | start()
+        wait_until(lambda: alive(scheduler) >= set(workers))
+        with evidence(f"lease-{place.kind}-{mishap}") as figures:
+            figures["seconds"] = []
+            for number in range(max(2, scaled(10))):
+                scheduler.submit("gated", user_id="ann", item_id=str(number))
+                holder = workers[door.arrival()]
+                if mishap == "suspended":
+                    suspend(holder, place)
+                else:
+                    holder.kill()
+                    holder.wait()
+                began = time.monotonic()
+                assert door.arrival() != holder.pid
+                figures["seconds"].append(round(time.monotonic() - began, 2))
+                holder.send_signal(signal.SIGCONT)
+                door.open()
+                item = scheduler.wait(str(number), user_id="ann")
+                assert (item.status, item.losses) == (Status.COMPLETED, 1)
+                if mishap == "killed":
+                    del workers[holder.pid]
+                    workers.update(start())
+                    wait_until(lambda: alive(scheduler) >= set(workers))
+            assert max(figures["seconds"]) <= 2 * LEASE_S
+
+
+def alive(scheduler: Scheduler) -> set[int]:
+    """The processes of the workers that have registered."""
+    return {int(presence.worker.split("-")[-2]) for presence in scheduler.control.workers()}
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["plain", "batch"])

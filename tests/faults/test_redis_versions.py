@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import reverie
-from reverie.backends.redis import KeysVersionError, RedisBackend
+from reverie.backends.redis import (
+    ForbiddenError,
+    KeysVersionError,
+    PrefixCollisionError,
+    RedisBackend,
+    examine_server,
+)
+from reverie.backends.redis.keys import DEFAULT_PREFIX
 from reverie.backends.redis.library import QUEUE, VERSION
 from support.servers import Valkey, valkey_server
 
@@ -168,3 +176,93 @@ async def test_queues_with_different_prefixes_are_apart(server: Valkey, tmp_path
             await other.close()
         await case.scheduler.start()
         await case.assert_each_once("1")
+
+
+# -- prefixes ----------------------------------------------------------------------------------------
+
+
+async def opened(server: Valkey, prefix: str) -> None:
+    backend = RedisBackend(server.url, prefix=prefix)
+    await backend.open()
+    await backend.close()
+
+
+MEETING = [
+    ("q", "q:x"),
+    ("q", "q:x:ready"),
+    ("q", "q-status"),
+    ("q", "q-scheduler:task"),
+    (DEFAULT_PREFIX, f"{DEFAULT_PREFIX}:x"),
+    (DEFAULT_PREFIX, "scheduler"),
+    (DEFAULT_PREFIX, "memos"),
+    (DEFAULT_PREFIX, "memos:task_items"),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), [*MEETING, *(pair[::-1] for pair in MEETING)])
+async def test_of_two_queues_whose_keys_could_meet_the_second_is_refused(
+    server: Valkey, one: str, two: str
+) -> None:
+    await opened(server, one)
+    with server.client() as client:
+        before = sorted(client.scan_iter())
+        for _ in range(2):
+            with pytest.raises(PrefixCollisionError) as told:
+                await opened(server, two)
+            assert (told.value.prefix, told.value.other) == (two, one)
+            assert f"keys of a queue with the prefix {two!r} could have the same names" in str(told.value)
+            assert f"as keys of the queue {one!r}, which is there already" in str(told.value)
+        assert sorted(client.scan_iter()) == before
+        findings = {found.check: found for found in await examine_server(server.url, prefix=two)}
+        assert findings["queue.redis_prefix"].level == "problem"
+        await opened(server, one)
+        client.delete(f"{one}:version")  # the queue is gone, and its keys with it
+        await opened(server, two)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("q", "queue"),
+        ("q:x", "q:xy"),
+        ("q:x", "q:y"),
+        ("q", "q-x"),
+        (DEFAULT_PREFIX, "scheduler:messages:stream:v3.0"),
+    ],
+)
+async def test_queues_whose_keys_cannot_meet_are_beside_each_other(
+    server: Valkey, one: str, two: str
+) -> None:
+    for prefix in (one, two, one, two):
+        await opened(server, prefix)
+        assert "queue.redis_prefix" not in {
+            found.check for found in await examine_server(server.url, prefix=prefix)
+        }
+
+
+async def test_two_queues_that_come_at_once_are_never_both_opened(server: Valkey) -> None:
+    for number in range(10):
+        both = (f"q{number}", f"q{number}:x")
+        answers = await asyncio.gather(*(opened(server, prefix) for prefix in both), return_exceptions=True)
+        refused = [answer for answer in answers if answer is not None]
+        assert refused
+        assert {type(answer) for answer in refused} == {PrefixCollisionError}
+
+
+async def test_a_queue_that_an_older_version_has_begun_is_seen(server: Valkey) -> None:
+    with server.client() as client:
+        client.set("q:version", VERSION)  # it lists nothing
+    with pytest.raises(PrefixCollisionError, match="'q'"):
+        await opened(server, "q:x")
+
+
+async def test_a_user_with_few_rights_may_list_the_prefix(server: Valkey) -> None:
+    rules = ("on", ">word", "~q:x*", "&*", "+@all")
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "guest", *rules)
+        guest = RedisBackend(server.url.replace("unix://", "unix://guest:word@"), prefix="q:x")
+        with pytest.raises(ForbiddenError, match=r"ACL SETUSER guest ~q:prefixes\* ~q:x\*"):
+            await guest.open()
+        client.execute_command("ACL", "SETUSER", "guest", "~q:prefixes*")
+        await guest.open()
+        await guest.close()

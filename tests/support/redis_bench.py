@@ -51,7 +51,7 @@ class Bench:
     def key_names(self) -> set[str]:
         """What the queue has on the server, without the names' common beginning."""
         found = {key.decode().removeprefix(self.prefix) for key in self.server.scan_iter(f"{self.prefix}*")}
-        return found - {":clock", ":wake_clock", ":version"}
+        return found - {":clock", ":wake_clock", ":wake_horizon", ":version", ":prefixes"}
 
     def lane_keys(self) -> set[str]:
         """Those that are there because of a lane that has work."""

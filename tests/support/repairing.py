@@ -56,7 +56,7 @@ def everything(bench: Bench) -> dict[str, object]:
     found: dict[str, object] = {}
     for key in sorted(bench.key_names()):
         name = bench.prefix + key
-        if key.startswith((":wake", ":horizon")):
+        if ":wake" in key or ":horizon" in key:
             continue
         match bench.server.type(name):
             case b"hash":

@@ -94,7 +94,8 @@ class RedisClock:
     """The clock of a queue on Redis, stopped and moved by hand.
 
     The functions on the server take the time from `{prefix}:clock` where that key exists. Moving it wakes
-    those who wait, through a list of tokens on which every wait blocks.
+    those who wait: for work through a list of tokens on which every wait blocks, for time through the stream
+    of horizons.
     """
 
     TOKENS = 16
@@ -119,6 +120,7 @@ class RedisClock:
             step.delete(tokens)
             step.rpush(tokens, *["1"] * self.TOKENS)
             step.pexpire(tokens, 10_000)
+            step.xadd(f"{self._prefix}:wake_horizon", {"moment": 0}, maxlen=1, approximate=False)
             step.execute()
 
     def close(self) -> None:

@@ -7,11 +7,13 @@ import importlib
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
 
-from reverie.backends.moves import Move, Settlement, Status
+from reverie.backends.control import PauseLabel
+from reverie.backends.moves import ClaimRequest, Move, Presence, Renewal, Settlement, Status, Want
 from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
 from reverie.backends.redis.connection import Connections
@@ -21,9 +23,14 @@ from reverie.backends.views import StatusQuery
 from reverie.effect import Remember
 from reverie.errors import BackendUnavailableError, ClosedError, MissingExtraError
 from reverie.message import Lane
-from support.living import started, wait_until
+from support.living import started, until, wait_until
 from support.redis_bench import NOW, Bench, message
 from support.servers import valkey
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from reverie.backends.redis.queue import RedisQueue
 
 # -- keys --------------------------------------------------------------------------------------------
 
@@ -285,6 +292,64 @@ async def test_tokens_are_few_and_go_when_the_work_is_taken(bench: Bench) -> Non
     assert bench.server.llen(tokens) == 1
     await bench.claim()
     assert bench.server.llen(tokens) == 0
+
+
+# -- workers that take a wake-up and do nothing with it ------------------------------------------------
+
+
+@pytest.fixture
+async def others(bench: Bench) -> AsyncIterator[list[RedisQueue]]:
+    """The same queue, as three other workers have it open."""
+    url = bench.backend._connections._url
+    backends = [RedisBackend(url, prefix=bench.prefix, allow_volatile=True) for _ in range(3)]
+    for backend in backends:
+        await backend.open()
+    yield [backend.queue for backend in backends]
+    for backend in backends:
+        await backend.close()
+
+
+async def blocked(bench: Bench, amount: int) -> None:
+    await until(lambda: bench.server.info("clients")["blocked_clients"] >= amount)
+
+
+async def test_all_who_wait_for_time_hear_of_a_short_lease(bench: Bench, others: list[RedisQueue]) -> None:
+    waiting = [asyncio.create_task(queue.wait([], None)) for queue in others]
+    await blocked(bench, len(others))
+    await bench.queue.submit([message("1")])
+    request = ClaimRequest(worker="w", wants={"work": Want(slots=1, quantum=1)}, lease_ms=200)
+    assert len(await bench.queue.claim(request)) == 1
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+
+
+async def test_all_who_wait_for_work_hear_of_a_lost_message(bench: Bench, others: list[RedisQueue]) -> None:
+    await bench.queue.submit([message("1")])
+    assert len(await bench.claim()) == 1
+    waiting = [asyncio.create_task(queue.wait(["work"], None)) for queue in others]
+    await blocked(bench, len(others))
+    bench.server.set(f"{bench.prefix}:clock", NOW + 60_000)
+    assert (await bench.queue.advance(10)).reaped == 1
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    assert bench.tokens("work") > 0  # for a worker that was busy
+    await bench.claim()
+    assert bench.tokens("work") == 0
+
+
+async def test_a_renewal_offers_again_what_nobody_has_claimed(bench: Bench) -> None:
+    """The worker that took the token may be suspended, and any other one renews its presence."""
+
+    async def renew() -> None:
+        await bench.queue.renew([], 1000, Presence(worker="v", labels=("work", "rest"), lives_ms=1000))
+
+    await bench.queue.submit([message("1")])
+    assert bench.server.lpop(f"{bench.prefix}:wake:work") is not None
+    for _ in range(2):
+        await renew()
+        assert (bench.tokens("work"), bench.tokens("rest")) == (1, 0)
+    await bench.queue.control(PauseLabel("work", "later"))
+    assert await bench.claim() == []
+    await renew()
+    assert bench.tokens("work") == 0
 
 
 async def test_the_queue_serves_several_event_loops(bench: Bench) -> None:

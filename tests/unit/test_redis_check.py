@@ -210,7 +210,7 @@ def test_the_examples_are_all_that_the_functions_run(text: str, examples: tuple[
         ("~* &* +@all -fcall", "+fcall"),
         ("~* &* +@all -function|load", "+function|load"),
         ("~* &* +@all -xgroup|create", "+xgroup|create"),
-        ("~* &* +@all -@blocking +xreadgroup", "+blpop"),
+        ("~* &* +@all -@blocking +xreadgroup", "+blpop +xread"),
         ("~other* &* +@all", "~memos* ~scheduler*"),
         ("~scheduler:messages:stream:v2.0* ~memos* &* +@all", "~memos* ~scheduler*"),
     ],

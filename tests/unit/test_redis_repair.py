@@ -227,16 +227,16 @@ async def test_a_user_who_never_rests_is_left_as_it_is(bench: Bench, disturbed) 
 
 async def test_another_queue_is_left_alone(bench: Bench) -> None:
     await bench.queue.submit([message("1"), message("2", due=within(5))])
-    other = RedisBackend(bench.url, LIMITS, prefix=f"{bench.prefix}:b", allow_volatile=True)
+    other = RedisBackend(bench.url, LIMITS, prefix=f"{bench.prefix}-b", allow_volatile=True)
     await other.open()
     await other.queue.submit([message("3"), message("4", due=within(5)), message("5", "bob")])
     bench.server.delete(
-        *(f"{bench.prefix}{queue}:{key}" for queue in ("", ":b") for key in ("labels", "due"))
+        *(f"{bench.prefix}{queue}:{key}" for queue in ("", "-b") for key in ("labels", "due"))
     )
-    theirs = {key: text for key, text in everything(bench).items() if key.startswith(":b")}
+    theirs = {key: text for key, text in everything(bench).items() if key.startswith("-b")}
     repaired = await repair(bench, bury_lost=True)
     assert (repaired.messages, repaired.lost) == (2, [])
-    assert {key: text for key, text in everything(bench).items() if key.startswith(":b")} == theirs
+    assert {key: text for key, text in everything(bench).items() if key.startswith("-b")} == theirs
     await other.close()
 
 

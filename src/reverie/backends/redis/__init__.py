@@ -37,6 +37,7 @@ from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
 from reverie.backends.redis.library import KeysVersionError, Library, repair_source
 from reverie.backends.redis.permissions import ForbiddenError
+from reverie.backends.redis.prefixes import PrefixCollisionError, check_prefix, register_prefix
 from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.replication import NotReplicatedError, Replication
@@ -50,6 +51,7 @@ __all__ = [
     "ForbiddenError",
     "KeysVersionError",
     "NotReplicatedError",
+    "PrefixCollisionError",
     "RedisBackend",
     "Repaired",
     "ServerFinding",
@@ -116,7 +118,9 @@ class RedisBackend:
                 durability=self._durability,
             )
             await check_permissions(self._connections, self._keys, durability=self._durability)
+            await check_prefix(self._connections, self._keys)
             await self._library.ensure()
+            await register_prefix(self._connections, self._keys)
             await self.broadcast.open()
         except BaseException:
             await self.close()

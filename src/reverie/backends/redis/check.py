@@ -22,6 +22,7 @@ from reverie.backends.redis.permissions import (
     ForbiddenError,
     find_missing,
 )
+from reverie.backends.redis.prefixes import PrefixCollisionError, check_prefix
 from reverie.errors import BackendUnavailableError, ReverieError
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ async def examine(
         _functions(server),
         await _permissions(connections, keys, durability),
         *await _events(connections, keys),
+        *await _prefix(connections, keys),
     ]
 
 
@@ -251,6 +253,25 @@ async def _events(connections: Connections, keys: Keys) -> list[ServerFinding]:
             commands=(f"ACL SETUSER {connections.user} {' '.join(missing.rules)}",),
         )
     ]
+
+
+async def _prefix(connections: Connections, keys: Keys) -> list[ServerFinding]:
+    """A finding only if the keys of another queue could meet those of this one."""
+    try:
+        await check_prefix(connections, keys)
+    except PrefixCollisionError as error:
+        return [
+            ServerFinding(
+                check="queue.redis_prefix",
+                level="problem",
+                value=keys.prefix,
+                what=f"its keys could have the same names as those of the queue {error.other!r}",
+                remedy="choose another prefix for one of them, or another database",
+            )
+        ]
+    except (ForbiddenError, ResponseError):
+        return []  # another finding says what is not allowed
+    return []
 
 
 def _version(server: _Server) -> ServerFinding:

@@ -25,7 +25,8 @@
 | `{prefix}:workers`, `{prefix}:alive` | hash: labels of each worker; sorted set: until when it is alive |
 | `{prefix}:horizon` | the next moment at which `advance` is due |
 | `{prefix}:retention` | by how many milliseconds the entries of `:expiry` were dated at most |
-| `{prefix}:wake:{label}`, `{prefix}:wake_time`, `{prefix}:wake_clock` | lists of tokens that end a wait |
+| `{prefix}:wake_horizon` | stream of one entry, which tells all waiters for time of an earlier horizon |
+| `{prefix}:wake:{label}`, `{prefix}:wake_clock` | lists of tokens that end a wait |
 | `{prefix}:offers`, `{prefix}:hand:{worker}` | hash: standing requests; list: what was claimed for one |
 | `{prefix}:worker:{worker}` | no key but a channel: a connected worker listens to it |
 | `{prefix}:shared:{key}` | the breaker and limiter that workers share for one key, as JSON; expires |
@@ -33,6 +34,7 @@
 | `{prefix}:news:{database}` | no key but a channel: news between processes |
 | `{prefix}:replicated` | no key but a channel that nobody hears (see `replication.py`) |
 | `{prefix}:version` | the version of these keys (see `library.py`) |
+| `{word}:prefixes` | set: all prefixes that begin with this word, also before `:` (see `prefixes.py`) |
 | `{prefix}:clock` | only in tests: the time, while the clock is stopped |
 | `{status_prefix}:task_meta:{user_id}` | hash: status and details of each item, JSON (see `lua/items.lua`) |
 | `{status_prefix}:task_items:{user_id}:{task_id}` | set: the items of a business task |
@@ -66,10 +68,26 @@ if TYPE_CHECKING:
 
     from reverie.message import Key, Lane
 
-__all__ = ["DEFAULT_PREFIX", "GROUP", "Keys", "decode_id", "encode_id"]
+__all__ = ["DEFAULT_PREFIX", "GROUP", "OWN_SUFFIXES", "TRIGGER_KINDS", "Keys", "decode_id", "encode_id"]
 
 STATUS_PREFIX = "memos"
 TRIGGER_PREFIX = "scheduler"
+OWN_SUFFIXES = ("-status", "-scheduler")
+"""What follows a prefix other than the default in the keys of its statuses and of its triggers."""
+STATUS_KINDS = ("task_meta", "task_items")
+TRIGGER_KINDS = (
+    "task_type",
+    "task_types",
+    "task",
+    "periodic",
+    "tasks",
+    "queue",
+    "blocked",
+    "finished",
+    "last_exec",
+    "lock",
+    "statistics",
+)
 GROUP = "scheduler_group"
 
 
@@ -78,9 +96,25 @@ class Keys:
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         self.prefix = prefix
-        is_default = prefix == DEFAULT_PREFIX
-        self.status_prefix = STATUS_PREFIX if is_default else f"{prefix}-status"
-        self.trigger_prefix = TRIGGER_PREFIX if is_default else f"{prefix}-scheduler"
+        own = (f"{prefix}{suffix}" for suffix in OWN_SUFFIXES)
+        self.status_prefix, self.trigger_prefix = (
+            (STATUS_PREFIX, TRIGGER_PREFIX) if prefix == DEFAULT_PREFIX else own
+        )
+        self.version = f"{prefix}:version"
+
+    @property
+    def stems(self) -> tuple[str, ...]:
+        """What the keys of this queue begin with: each key is one of these, or goes on with `:`."""
+        status = (f"{self.status_prefix}:{kind}" for kind in STATUS_KINDS)
+        return (self.prefix, *status, *(f"{self.trigger_prefix}:{kind}" for kind in TRIGGER_KINDS))
+
+    @property
+    def prefixes(self) -> str:
+        """The set of all prefixes on the server that could meet this one: see `prefixes.py`."""
+        word = self.prefix.partition(":")[0]
+        while shorter := next((word.removesuffix(end) for end in OWN_SUFFIXES if word.endswith(end)), None):
+            word = shorter
+        return f"{TRIGGER_PREFIX if word == STATUS_PREFIX else word}:prefixes"
 
     def lane(self, lane: Lane) -> str:
         """The name of a lane: the key of its stream without the prefix."""
@@ -122,11 +156,11 @@ class Keys:
         return f"{self.prefix}:replicated"
 
     @property
-    def wake_clock(self) -> str:
-        """The list that every waiter blocks on; only tests leave something there."""
-        return f"{self.prefix}:wake_clock"
+    def wake_horizon(self) -> str:
+        """The stream from which all waiters for time learn that something falls due earlier."""
+        return f"{self.prefix}:wake_horizon"
 
     def wake(self, labels: Sequence[str]) -> list[str]:
-        """The lists that a waiter for these labels blocks on. Without labels it waits for time."""
+        """The lists that a waiter for these labels blocks on; only tests leave tokens in the last one."""
         lists = [f"{self.prefix}:wake:{encode_id(label)}" for label in labels]
-        return [*(lists or [f"{self.prefix}:wake_time"]), self.wake_clock]
+        return [*lists, f"{self.prefix}:wake_clock"]

@@ -182,7 +182,7 @@ class Library:
 
     async def _check_version(self) -> None:
         """Check that the keys have our version; a new queue gets it."""
-        key, ours = f"{self._keys.prefix}:version", str(VERSION)
+        key, ours = self._keys.version, str(VERSION)
         found: bytes | None = await self._connections.call(
             "GET", key
         )  # a full server allows this, but not SET

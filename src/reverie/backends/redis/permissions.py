@@ -40,10 +40,11 @@ NEEDED = tuple(
         HGET {key} a; HMGET {key} a; HGETALL {key}; HKEYS {key}; HVALS {key}; HLEN {key}
         HRANDFIELD {key} 1; HSCAN {key} 0; HSET {key} a b; HSETNX {key} a b; HINCRBY {key} a 1; HDEL {key} a
         BLPOP {key} 1; LPOP {key}; LLEN {key}; LRANGE {key} 0 1; LTRIM {key} 0 1; RPUSH {key} a
+        SMEMBERS {prefixes}; SADD {prefixes} a; SREM {prefixes} a
         SADD {key} a; SISMEMBER {key} a; SMEMBERS {key}; SREM {key} a
         XACK {key} a 0-1; XADD {key} * a b; XCLAIM {key} a b 0 0-1; XDEL {key} 0-1; XGROUP CREATE {key} a 0
         XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
-        XREADGROUP GROUP a b STREAMS {key} >
+        XREAD STREAMS {key} 0; XREADGROUP GROUP a b STREAMS {key} >
         ZADD {key} 0 a; ZPOPMIN {key}; ZRANGE {key} 0 1; ZREM {key} a; ZREMRANGEBYSCORE {key} 0 1
         ZSCORE {key} a
     """.replace("\n", ";").split(";")
@@ -100,6 +101,7 @@ async def find_missing(connections: Connections, keys: Keys, examples: Sequence[
         "key": f"{keys.prefix}:any",
         "status": f"{keys.status_prefix}:any",
         "trigger": f"{keys.trigger_prefix}:any",
+        "prefixes": keys.prefixes,
         "channel": keys.replicated,
     }
     commands = [tuple(part.format_map(names) for part in example.split()) for example in examples]
@@ -110,7 +112,7 @@ async def find_missing(connections: Connections, keys: Keys, examples: Sequence[
         rules.append(f"&{keys.prefix}*")
         whats.append(f"channels that begin with {keys.prefix}")
     if any("access" in text and "key" in text for text in refused):
-        prefixes = _shortest(keys.prefix, keys.status_prefix, keys.trigger_prefix)
+        prefixes = _shortest(keys.prefix, keys.status_prefix, keys.trigger_prefix, keys.prefixes)
         rules += [f"~{prefix}*" for prefix in prefixes]
         whats.append(f"keys that begin with {' or '.join(prefixes)}")
     return Missing(", and ".join(whats), tuple(rules))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 from itertools import compress, count
@@ -84,6 +85,8 @@ class RedisQueue:
         """Labels of the last claim that have work for which the worker had no room."""
         self._standing: tuple[str, tuple[str, ...]] | None = None
         """The worker that has a standing request, and the labels of that request."""
+        self._heard_until = b"0"
+        """The last entry of the stream of horizons that this worker has read."""
         self._attendance = Attendance(connections, keys)
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
@@ -211,13 +214,16 @@ class RedisQueue:
         is work. A test that moves the clock leaves tokens on a list that all waiters block on. Tokens of
         labels for which this worker had no room a moment ago are left to other workers.
         """
+        if not labels:
+            await self._wait_for_time(until)
+            return []
         heard = [label for label in labels if label not in self._passed]
         seconds = LONGEST_BLOCK_S if len(heard) == len(labels) else LOOK_AGAIN_S
         if until is not None:
             seconds = min(seconds, (until - await self._now()) / 1000)
         if seconds <= 0:
             return []
-        tokens = self._keys.wake(heard) if heard or not labels else [self._keys.wake_clock]
+        tokens = self._keys.wake(heard)
         hand = None
         if self._standing is not None and self._standing[1] == tuple(labels):
             hand = self._keys.hand(self._standing[0])
@@ -229,10 +235,26 @@ class RedisQueue:
         except asyncio.CancelledError:
             if claims := _claims_in(answers, hand):
                 return claims  # no other worker will get them
-            if (heard or not labels) and answers != [None]:
+            if heard and answers != [None]:
                 await self._nudge(heard)
             raise
         return _claims_in(answers, hand)
+
+    async def _wait_for_time(self, until: int | None) -> None:
+        """Wait until `until`, or until something falls due that any worker has set up meanwhile.
+
+        All waiters read the same stream: a suspended worker cannot take the news from the others.
+        """
+        latest = await self._now() + LONGEST_BLOCK_S * 1000
+        end = latest if until is None else min(latest, until)
+        while (left_ms := end - await self._now()) > 0:
+            read = ("XREAD", "BLOCK", str(math.ceil(left_ms)), "STREAMS", self._keys.wake_horizon)
+            answer = await self._connections.block(
+                left_ms / 1000, *read, self._heard_until, late=lambda _: None
+            )
+            for entry, (_, moment) in answer[0][1] if answer is not None else ():
+                self._heard_until = entry
+                end = min(end, int(moment))
 
     async def close(self) -> None:
         """Close the connection that is kept open for standing requests."""

@@ -57,7 +57,7 @@ local function prune(step)
   redis.call('ZREMRANGEBYSCORE', step.prefix .. ':arrivals', '-inf', step.now)
 end
 
--- The first moment at which anything falls due. It is remembered, so that only an earlier one wakes a waiter.
+-- The first moment at which anything falls due. It is remembered, so that only an earlier one is told.
 local function next_due(step)
   local first
   for _, name in ipairs({ 'due', 'deadlines', 'resting', 'leases', 'expiry' }) do

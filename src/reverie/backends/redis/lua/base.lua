@@ -54,6 +54,7 @@ local function open_step(arguments)
     just_ended = {}, -- messages that others depend on and that have ended
     leased = {}, -- score and member of leases to write
     unleased = {}, -- members of leases to remove
+    lost = false, -- whether a claim was lost
     expiring = {}, -- score and member of ended items to remove one day
     earliest = nil, -- the first moment at which something new falls due
   }
@@ -96,7 +97,8 @@ local function leave_tokens(list, wanted, most)
   end
 end
 
--- Wakes a waiter for time, if this step expects something earlier than all that was known.
+-- Tells all waiters for time, if this step expects something earlier than all that was known. A token would
+-- wake only one of them, and that one may be suspended.
 local function tell_horizon(step)
   if not step.earliest then
     return
@@ -104,6 +106,8 @@ local function tell_horizon(step)
   if not step.horizon or step.earliest < step.horizon then
     step.horizon = step.earliest
     redis.call('SET', step.prefix .. ':horizon', step.earliest)
-    leave_tokens(step.prefix .. ':wake_time', 1)
+    local news = step.prefix .. ':wake_horizon'
+    redis.call('XADD', news, 'MAXLEN', 1, '*', 'moment', step.earliest)
+    redis.call('PEXPIRE', news, TOKEN_TTL_MS)
   end
 end

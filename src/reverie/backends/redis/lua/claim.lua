@@ -271,7 +271,7 @@ end
 -- for it.
 local function renew_tokens(step, wants)
   local passed = {}
-  local full = step.limits.total_running and total(step).running >= step.limits.total_running
+  local full = is_full(step)
   for index, want in ipairs(wants) do
     local tokens = step.prefix .. ':wake:' .. want.label
     if full or want.paused or redis.call('EXISTS', step.prefix .. ':ready:' .. want.label) == 0 then

@@ -95,7 +95,7 @@ end
 local function lose(step, user, item_id, item)
   local lane = lane_of(step, lane_name(item))
   end_runs(step, lane, 1, item.claim_id, lane.min_idle)
-  item.claim_id, item.losses = '', item.losses + 1
+  item.claim_id, item.losses, step.lost = '', item.losses + 1, true
   if item.rare.cancel_requested then
     return end_item(step, user, item_id, item, 'cancelled')
   elseif item.losses >= step.limits.max_losses then

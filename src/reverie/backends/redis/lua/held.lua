@@ -16,6 +16,24 @@ local function note_worker(step, presence)
   redis.call('ZADD', step.prefix .. ':alive', alive_until, worker)
 end
 
+-- Leaves a token for each of these labels that has work and no token: the worker that took the last one may be
+-- suspended or dead.
+local function offer_again(step, labels)
+  local rings = {}
+  for index, label in ipairs(labels) do
+    rings[index] = step.prefix .. ':ready:' .. label
+  end
+  if #rings == 0 or is_full(step) or redis.call('EXISTS', unpack(rings)) == 0 then
+    return
+  end
+  for index, label in ipairs(labels) do
+    local has_work = redis.call('EXISTS', rings[index]) == 1
+    if has_work and not redis.call('HGET', step.prefix .. ':paused', label) then
+      leave_tokens(step.prefix .. ':wake:' .. label, 1)
+    end
+  end
+end
+
 -- Extends the leases of claims that still hold their messages. The answer: the indexes of the other claims,
 -- and of claims whose message is to be cancelled.
 local function renew_call(_, arguments)
@@ -42,6 +60,7 @@ local function renew_call(_, arguments)
     expect(step, step.now + step.request.lease_ms)
   end
   finish(step)
+  offer_again(step, step.request.presence and step.request.presence[2] or {})
   tell_horizon(step)
   return cmsgpack.pack({ step.now, lost, cancelled })
 end

@@ -73,9 +73,6 @@ local function nudge_call(_, arguments)
       leave_tokens(step.prefix .. ':wake:' .. label, 1)
     end
   end
-  if #step.request.labels == 0 and redis.call('EXISTS', step.prefix .. ':horizon') == 1 then
-    leave_tokens(step.prefix .. ':wake_time', 1)
-  end
   return cmsgpack.pack({ step.now })
 end
 

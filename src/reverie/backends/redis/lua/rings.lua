@@ -121,12 +121,19 @@ local function write_rings(step)
   step.rings = {}
 end
 
--- Tells workers of the lanes that have joined their rings.
+-- Tells workers of the lanes that have joined their rings. After a loss all workers are told, because the
+-- worker that lost a message may be suspended and still take a token.
 local function wake_workers(step)
+  local most = next(step.joined) and step.lost and TOKENS + redis.call('HLEN', step.prefix .. ':workers')
   for label, amount in pairs(step.joined) do
-    leave_tokens(step.prefix .. ':wake:' .. label, amount)
+    leave_tokens(step.prefix .. ':wake:' .. label, most or amount, most or TOKENS)
   end
   step.joined = {}
+end
+
+-- Whether no more messages of any label may be in progress.
+local function is_full(step)
+  return step.limits.total_running and total(step).running >= step.limits.total_running
 end
 
 -- Writes the touched lanes, and those that were parked because of them.
