@@ -12,11 +12,13 @@ import msgspec
 from reverie.base.threads import ThreadPool
 from reverie.effect import Source
 from reverie.errors import VersionConflictError
-from reverie.memory.interface import Applied, Hit, MemoryItem
+from reverie.memory.interface import Applied, Hit, Hits, MemoryItem
+from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite.effects import apply_effects, prepare_words, to_json
-from reverie.memory.words import match_expression
+from reverie.memory.words import query_phrases
 from reverie.message import Message
 from reverie.storage.queries import load_queries
+from reverie.storage.sqlite import ReadLimit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,14 +43,17 @@ SQL = {
 }
 PREPARERS = 2
 """How many threads prepare effects."""
+COUNT_TO = 500
+"""In how many texts a word must be to count as common: words that are in more are not told apart."""
 
 
 class SqliteMemoryStore:
     """See `reverie.memory.interface.MemoryStore`."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, settings: MemorySettings | None = None) -> None:
         self._database = database
         self._clock = clock
+        self._settings = settings or MemorySettings()
         self._preparers = ThreadPool(PREPARERS, "reverie-prepare")
 
     async def open(self) -> None:
@@ -87,20 +92,38 @@ class SqliteMemoryStore:
 
         return await self._database.write(job)
 
-    async def search(self, query: SearchQuery) -> list[Hit]:
+    async def search(self, query: SearchQuery) -> Hits:
         """See `MemoryStore.search`."""
-        expression = match_expression(query.text)
-        if not expression:
-            return []
-        rows = await self._rows(
-            "search",
-            expression=expression,
-            user_id=query.user_id,
-            cubes=to_json(query.mem_cube_ids) if query.mem_cube_ids else None,
-            limit=query.limit,
-        )
-        best = rows[0][0] if rows else 1.0
-        return [Hit(score=row[0] / best, item=_item(row)) for row in rows]
+
+        def job(connection: apsw.Connection) -> Hits:
+            phrases, left_out = self._rarest(connection, query.text)
+            bindings = {
+                "expression": " OR ".join(phrases),
+                "user_id": query.user_id,
+                "cubes": to_json(query.mem_cube_ids) if query.mem_cube_ids else None,
+                "limit": query.limit,
+            }
+            rows: list[tuple[Any, ...]] = []
+            if phrases:
+                rows = connection.execute(SQL["search"], bindings).fetchall()
+            best = rows[0][0] if rows else 1.0
+            hits = Hits(Hit(score=row[0] / best, item=_item(row)) for row in rows)
+            hits.words_left_out = left_out
+            return hits
+
+        limit = ReadLimit(self._settings.search_timeout_s, "memory.search_timeout_s")
+        return await self._database.read(job, limit, searching=True)
+
+    def _rarest(self, connection: apsw.Connection, text: str) -> tuple[list[str], int]:
+        """The phrases to search for, and how many that may be in the index are left out."""
+        phrases, later = query_phrases(text, self._settings.max_query_words_counted)
+        most = self._settings.max_query_words
+        if len(phrases) <= most:
+            return phrases, later
+        bindings = {"phrases": to_json(phrases), "count_to": COUNT_TO, "limit": most}
+        rows: list[tuple[Any, ...]] = connection.execute(SQL["rarest"], bindings).fetchall()
+        known = rows[0][1] if rows else 0
+        return [phrase for phrase, _ in rows], known - len(rows) + later
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""

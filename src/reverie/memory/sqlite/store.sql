@@ -13,6 +13,17 @@ RETURNING 1
 -- name: read_inbox
 SELECT closed, follow_ups FROM inbox WHERE user_id = :user_id AND item_id = :item_id
 
+-- name: rarest
+-- The rarest of these phrases that the index has, and how many of them it has. A common phrase is counted only up to
+-- `count_to`, so that no phrase costs more than that.
+SELECT phrase, count(*) OVER () FROM (
+  SELECT given.key, given.value AS phrase, (
+    SELECT count(*) FROM (SELECT 1 FROM memory_words WHERE memory_words MATCH given.value LIMIT :count_to)
+  ) AS texts
+  FROM json_each(:phrases) AS given
+)
+WHERE texts > 0 ORDER BY texts, key LIMIT :limit
+
 -- name: search
 SELECT -bm25(memory_words) AS score, item_columns
 FROM memory_words JOIN memory_items AS i ON i.seq = memory_words.rowid
