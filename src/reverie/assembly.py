@@ -76,6 +76,7 @@ class Databases:
                 path,
                 self._settings.sqlite_durability,
                 busy_timeout_s=self._settings.busy_timeout_s,
+                read_timeout_s=self._settings.read_timeout_s,
                 allow_network_fs=self._settings.allow_network_fs,
             )
         return database
@@ -141,7 +142,7 @@ def new_backend(settings: Settings, clock: Clock, databases: Databases, store: M
 
 
 def _sqlite_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
-    return SqliteMemoryStore(databases.at(settings.memory_url), clock, settings.memory.inbox_retention_s)
+    return SqliteMemoryStore(databases.at(settings.memory_url), clock, settings.memory)
 
 
 STORES: dict[str, Callable[[Settings, Clock, Databases], MemoryStore]] = {

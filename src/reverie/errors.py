@@ -24,6 +24,7 @@ __all__ = [
     "MissingExtraError",
     "NetworkFileSystemError",
     "QueueFullError",
+    "ReadTimeoutError",
     "ReverieError",
     "RoleError",
     "SalvageError",
@@ -197,6 +198,18 @@ class BackendUnavailableError(ReverieError):
 
     retry_after_s: ClassVar[float] = 5
     """Seconds until it is worth trying again."""
+
+
+class ReadTimeoutError(BackendUnavailableError):
+    """Reading took too long and was ended; what it would have found is not known."""
+
+    def __init__(self, setting: str, allowed_s: float) -> None:
+        """Name the limit as the setting that holds it, and what to do."""
+        self.setting, self.allowed_s = setting, allowed_s
+        super().__init__(
+            f"reading took longer than {allowed_s:g} s and was ended, so what is there is not known: ask for "
+            f"less, ask again when fewer others ask, or raise {setting}"
+        )
 
 
 class CorruptDatabaseError(BackendUnavailableError):

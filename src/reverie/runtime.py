@@ -33,6 +33,7 @@ from reverie.observe.event_log import log_events
 from reverie.observe.finishes import Finishes
 from reverie.observe.metrics import Metrics
 from reverie.observe.recorder import Recorder
+from reverie.observe.rules import too_many_abandoned
 from reverie.observe.sampler import DepthSampler
 from reverie.observe.watcher import AlertWatcher
 from reverie.observe.webhook import Webhook
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from reverie.base.service import Service
     from reverie.dispatch.middleware import Middleware
     from reverie.message import Message
+    from reverie.observe.alert import Alert
     from reverie.settings import Settings
     from reverie.triggers.settings import TaskSettings
 
@@ -79,6 +81,8 @@ class Runtime:
         self.settings = settings
         self.app = settings.app
         """The import path by which worker processes find the handlers of this scheduler."""
+        self.command_line: str | None = None
+        """The command that has started this process; None if it is a program of the user's own."""
         self.opened = False
         self.clock = clock or SystemClock()
         self.limits = settings.limits.for_messages()
@@ -136,6 +140,7 @@ class Runtime:
             worker=lambda: self.worker.name,
             webhook=Webhook(settings.alerts) if settings.alerts.webhook_url else None,
             triggers=lambda: self.triggers.health(settings.alerts.trigger_late_s),
+            abandoned=self.abandoned_alert,
         )
         self.worker = self._new_worker()
         self._brought = new_services(settings)
@@ -215,6 +220,20 @@ class Runtime:
         """Whether the handlers of a started scheduler run in this process."""
         return self.settings.scheduler_startup_mode == "thread" or self.runs_here
 
+    def abandoned_alert(self) -> Alert | None:
+        """The alert about threads that hang in this process; None if they are few.
+
+        A worker process raises none, because it starts anew.
+        """
+        if self.runs_here or not self.worker.too_many_abandoned:
+            return None
+        return too_many_abandoned(
+            self.worker.abandoned,
+            self.settings.worker.max_abandoned,
+            command_line=self.command_line,
+            obstacle=self._obstacle_to_processes(),
+        )
+
     def loops(self) -> list[LoopService]:
         """The loops of the services that were started, for readiness and for the watcher."""
         services = [entry.service for entry in self._services]
@@ -274,15 +293,19 @@ class Runtime:
 
     def _check_startup_mode(self) -> None:
         """Refuse the mode `process` if worker processes could not reach the queue, memory or handlers."""
-        problem = None
+        problem = self._obstacle_to_processes()
+        if problem is not None:
+            raise InvalidSettingError("scheduler_startup_mode", "process", problem)
+
+    def _obstacle_to_processes(self) -> str | None:
+        """Why worker processes could not reach the queue, memory or handlers; None if they can."""
         built_in = {entry.label: entry.function for entry in CATALOGUE}
         own = [h for h in self.registry.handlers if built_in.get(h.label) is not h.function]
         if any(url.startswith("memory:") for url in (self.settings.queue_url, self.settings.memory_url)):
-            problem = "memory:// lives in one process: use sqlite:///… or redis://…, or the mode thread"
-        elif self.app is None and own:
-            problem = (
+            return "memory:// lives in one process: use sqlite:///… or redis://…, or the mode thread"
+        if self.app is None and own:
+            return (
                 "other processes must be able to load your handlers: set app to module:attribute of this "
                 "scheduler (REVERIE_APP), or use the mode thread"
             )
-        if problem is not None:
-            raise InvalidSettingError("scheduler_startup_mode", "process", problem)
+        return None

@@ -13,6 +13,7 @@ from reverie.backends.moves import Claim, Move, Presence, Settlement, Status
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
 from reverie.memory.interface import SearchQuery
+from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite import SqliteMemoryStore
 from reverie.settings import load_settings
 from reverie.storage.sqlite import Database
@@ -32,7 +33,7 @@ class Memory:
 
     def __init__(self, bench: Bench, path: str) -> None:
         self.bench = bench
-        self.store = SqliteMemoryStore(Database(path), bench.clock, inbox_retention_s=30 * DAY_S)
+        self.store = SqliteMemoryStore(Database(path), bench.clock, MemorySettings(inbox_retention_s=30 * DAY_S))
         self.stale: list[Settlement] = []
         self.settler = Settler(
             bench.backend,

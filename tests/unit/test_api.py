@@ -374,3 +374,44 @@ async def test_a_request_that_is_half_sent_when_the_server_stops_is_answered(sch
 def test_the_api_needs_no_redis() -> None:
     program = "import sys; sys.modules['redis'] = None; import reverie.server"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+async def test_a_search_ends_when_its_client_hangs_up(scheduler, monkeypatch) -> None:
+    ended = asyncio.Event()
+
+    async def search(*_: object, **__: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(scheduler.memory, "search", search)
+    body = json.dumps({"user_id": "ann", "query": "tea"}).encode()
+    heard = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/product/search",
+        "query_string": b"",
+        "headers": [
+            (b"host", b"127.0.0.1"),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ],
+    }
+
+    async def receive() -> dict:
+        return next(heard)
+
+    async def send(_: object) -> None:
+        pass
+
+    await asyncio.wait_for(create_app(scheduler, run_worker=False)(scope, receive, send), 30)
+    assert ended.is_set()
+
+
+async def test_a_query_that_is_too_long_is_refused(client) -> None:
+    query = {"user_id": "ann", "query": "x" * (2**20 + 1)}
+    code, message, _ = await ask(client, "POST", "/product/search", json=query)
+    assert code == 400
+    assert "limits.max_content_bytes" in message

@@ -373,8 +373,12 @@ async def test_while_too_many_threads_hang_sync_labels_are_not_claimed(
         quick = await scheduler.submit("other", user_id="cem")
         assert (await scheduler.wait(quick.item_id, user_id="cem")).status is Status.COMPLETED
         assert (await scheduler.status("cem", waiting.item_id))[0].status is Status.WAITING
+        alerts = {alert.rule: alert for alert in await scheduler.observe.alerts()}
+        assert "2 calls of sync handlers hang" in alerts["too_many_abandoned"].message
+        assert "memory:// lives in one process" in alerts["too_many_abandoned"].remedy
         release.set()
         assert (await scheduler.wait(waiting.item_id, user_id="cem")).status is Status.COMPLETED
+        assert "too_many_abandoned" not in {alert.rule for alert in await scheduler.observe.alerts()}
 
 
 async def test_a_stop_hands_back_what_does_not_finish_in_time(tmp_path) -> None:

@@ -12,9 +12,11 @@ from reverie.backends.memory import MemoryBackend
 from reverie.backends.moves import ClaimRequest, Move, Settlement, Status, Want
 from reverie.backends.views import StatusQuery
 from reverie.dispatch.settler import Settler
+from reverie.errors import ReadTimeoutError
 from reverie.memory.interface import Application, SearchQuery
+from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite import SqliteMemoryStore
-from reverie.memory.words import index_words, match_expression
+from reverie.memory.words import index_words, query_phrases
 from reverie.storage.sqlite import Database
 
 ONE = Message(user_id="ann", label="work", item_id="1")
@@ -171,16 +173,52 @@ async def test_the_best_comes_first(store) -> None:
 
 @given(text=st.text())
 def test_any_text_can_be_indexed_and_asked(text: str) -> None:
-    expression = match_expression(text)
-    assert expression.count('"') % 2 == 0
-    if not expression:
-        assert not index_words(text)
+    phrases, later = query_phrases(text, 1000)
+    assert later == 0
+    assert all(phrase.count('"') == 2 for phrase in phrases)
+    assert bool(phrases) is bool(index_words(text))
 
 
 @pytest.mark.parametrize("query", ["", "  ", "?!", '"'])
 async def test_a_query_without_words_finds_nothing(store, query: str) -> None:
     await store.apply([Application(message=ONE, effects=(effect("a"),))])
     assert await find(store, query) == []
+
+
+@pytest.mark.parametrize("path", ["m.db", ":memory:"])
+async def test_the_rarest_words_of_a_long_query_are_searched_for(tmp_path, clock, path: str) -> None:
+    settings = MemorySettings(max_query_words=2, max_query_words_counted=6)
+    path = path if path == ":memory:" else str(tmp_path / path)
+    store = SqliteMemoryStore(Database(path), clock, settings)
+    await store.open()
+    texts = ["green tea", "green leaves", "green tea leaves", "green jasmine"]
+    effects = tuple(effect(str(number), text) for number, text in enumerate(texts))
+    await store.apply([Application(message=ONE, effects=effects)])
+
+    async def ask(text: str) -> tuple[set[str], int]:
+        hits = await store.search(SearchQuery(text=text, user_id="ann"))
+        return {hit.item.id for hit in hits}, hits.words_left_out
+
+    assert await ask("green Green GREEN tea") == ({"0", "1", "2", "3"}, 0)
+    assert await ask("green tea jasmine") == ({"0", "2", "3"}, 1)
+    assert await ask("unknown words of no index jasmine") == ({"3"}, 0)
+    assert await ask("unknown words of no index jasmine green tea") == ({"3"}, 2)
+    await store.close()
+
+
+def test_of_a_very_long_query_only_the_beginning_is_read() -> None:
+    assert query_phrases("one two one three", 3) == (['"one"', '"two"', '"three"'], 0)
+    assert query_phrases("one two one three four five", 2) == (['"one"', '"two"'], 3)
+    assert query_phrases("里斯本在哪里", 2) == (['"里 斯"', '"斯 本"'], 3)
+
+
+async def test_a_search_that_takes_too_long_is_an_error_and_never_nothing_found(tmp_path, clock) -> None:
+    settings = MemorySettings(search_timeout_s=1e-6)
+    store = SqliteMemoryStore(Database(str(tmp_path / "m.db")), clock, settings)
+    await store.open()
+    with pytest.raises(ReadTimeoutError, match=r"memory\.search_timeout_s"):
+        await store.search(SearchQuery(text="tea", user_id="ann"))
+    await store.close()
 
 
 # -- the settler between two databases ---------------------------------------------------------------

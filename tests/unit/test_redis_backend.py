@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from reverie.backends.control import PauseLabel
-from reverie.backends.moves import ClaimRequest, Move, Presence, Renewal, Settlement, Status, Want
+from reverie.backends.moves import ClaimRequest, Move, Presence, Settlement, Status, Want
 from reverie.backends.redis import RedisBackend, UnsafeServerError
 from reverie.backends.redis.check import check_server
 from reverie.backends.redis.connection import Connections

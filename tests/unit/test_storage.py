@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from reverie.errors import BackendUnavailableError, ClosedError, SchemaTooNewError
-from reverie.storage.sqlite import Database
+from reverie.errors import BackendUnavailableError, ClosedError, ReadTimeoutError, SchemaTooNewError
+from reverie.storage.sqlite import SEARCHERS, Database, ReadLimit
 from support.living import started
 
 
@@ -124,3 +124,58 @@ def test_a_newer_schema_is_refused(database: Database) -> None:
     database.submit(lambda c: c.execute("UPDATE schema_versions SET version = 99")).result()
     with pytest.raises(SchemaTooNewError, match=r"version 99, this Reverie knows up to \d+: upgrade"):
         database.migrate("queue", "reverie.backends.sqlite")
+
+
+# -- reads that take too long ------------------------------------------------------------------------
+
+FOREVER = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def endless(connection: apsw.Connection) -> object:
+    return connection.execute(FOREVER).get
+
+
+@pytest.mark.parametrize("path", ["r.db", ":memory:"])
+async def test_a_read_that_takes_too_long_is_ended_with_a_clear_error(tmp_path, path: str) -> None:
+    database = Database(path if path == ":memory:" else str(tmp_path / path), read_timeout_s=0.01)
+    database.open()
+    with pytest.raises(ReadTimeoutError, match=r"longer than 0.01 s .*raise queue.read_timeout_s"):
+        await database.read(endless)
+    count = await database.read(lambda c: c.execute("SELECT 1").get, ReadLimit(60, "this.limit"))
+    assert count == 1
+    database.close()
+
+
+async def test_reads_whose_callers_have_gone_are_ended(database: Database) -> None:
+    limit = ReadLimit(600, "this.limit")
+    for _ in range(SEARCHERS * 2):
+        running = threading.Event()
+
+        def job(connection: apsw.Connection, running: threading.Event = running) -> object:
+            running.set()
+            return endless(connection)
+
+        reading = await started(database.read(job, ReadLimit(600, "this.limit"), searching=True))
+        assert await asyncio.to_thread(running.wait, 10), "an earlier read still has the reader"
+        reading.cancel()
+        await asyncio.wait({reading})
+    assert await database.read(numbers, limit, searching=True) == []
+
+
+async def test_other_reads_do_not_wait_for_searches(database: Database) -> None:
+    limits = [ReadLimit(600, "this.limit") for _ in range(SEARCHERS * 3)]
+    searches = [await started(database.read(endless, limit, searching=True)) for limit in limits]
+    assert await asyncio.wait_for(database.read(numbers), 30) == []
+    for search in searches:
+        search.cancel()
+    await asyncio.wait(searches)
+
+
+async def test_a_read_that_waits_too_long_for_a_reader_is_refused(database: Database) -> None:
+    limits = [ReadLimit(600, "this.limit") for _ in range(SEARCHERS)]
+    searches = [await started(database.read(endless, limit, searching=True)) for limit in limits]
+    late = await started(database.read(numbers, ReadLimit(0, "this.limit"), searching=True))
+    for search in searches:
+        search.cancel()
+    with pytest.raises(ReadTimeoutError, match=r"this\.limit"):
+        await late

@@ -78,6 +78,8 @@ class Found(TypedDict):
     act_mem: list[FoundInCube]
     para_mem: list[FoundInCube]
     pref_mem: list[FoundInCube]
+    words_left_out: int
+    """How many words of a long query were not searched for; the rarest were."""
 
 
 class Pushed(TypedDict):

@@ -6,12 +6,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
+from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from reverie.api.answers import Added, Found, FoundMemory
 from reverie.api.envelope import answer
 from reverie.api.models import AddRequest, SearchRequest
 from reverie.api.routing import Route
+from reverie.api.streams import unless_gone
 from reverie.base.clock import from_epoch_ms
 from reverie.capture.intake import add_message
 from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
@@ -70,12 +72,13 @@ async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
     return answer(added)
 
 
-async def search(scheduler: AsyncScheduler, request: SearchRequest) -> JSONResponse:
-    """Find memories that fit a query, best first, by cube."""
+async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> JSONResponse:
+    """Find memories that fit a query, best first, by cube. The search ends when its client hangs up."""
     cubes = request.readable_cube_ids or ([request.mem_cube_id] if request.mem_cube_id else [])
-    hits = await scheduler.memory.search(
+    searching = scheduler.memory.search(
         request.query, user_id=request.user_id, mem_cube_ids=cubes, limit=request.top_k
     )
+    hits = await unless_gone(client, searching)
     by_cube: dict[str, list[FoundMemory]] = defaultdict(list)
     for hit in hits:
         by_cube[hit.item.mem_cube_id].append(_found(hit))
@@ -84,6 +87,7 @@ async def search(scheduler: AsyncScheduler, request: SearchRequest) -> JSONRespo
         "act_mem": [],
         "para_mem": [],
         "pref_mem": [],
+        "words_left_out": hits.words_left_out,
     }
     return answer(found)
 

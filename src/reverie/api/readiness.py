@@ -67,7 +67,8 @@ async def _worker(runtime: Runtime) -> str | None:
     alive = {presence.worker for presence in await runtime.backend.views.workers()}
     here = runtime.settings.scheduler_startup_mode == "thread"
     if runtime.worker.name in alive if here else alive:
-        return None
+        hanging = runtime.abandoned_alert()
+        return None if hanging is None else f"{hanging.message}: {hanging.remedy}"
     return "no worker of this process is alive: read its log, then start the process again"
 
 

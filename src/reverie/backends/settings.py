@@ -45,6 +45,12 @@ class QueueSettings(Section):
         le=2_000_000,  # SQLite counts milliseconds in 31 bits
         description="SQLite: seconds that a writer of another process is waited for",
     )
+    read_timeout_s: float = Field(
+        30,
+        gt=0,
+        description="SQLite: seconds that one read may take, its wait for other reads included; "
+        "searches have memory.search_timeout_s",
+    )
     allow_network_fs: bool = Field(
         default=False, description="SQLite: open the file even on a network file system"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
 from typing import Annotated, Optional
 
@@ -83,6 +84,7 @@ def serve(
 
         set_up_logs()
         scheduler = scheduler_of(url, app, runs=True)
+        scheduler.runtime.command_line = shlex.join(["reverie", *sys.argv[1:]])
         server = scheduler.runtime.settings.server
         hangups, reloader = Hangups(), Reloader(scheduler.runtime)
         run_server(

@@ -45,6 +45,8 @@ class Placement:
         self._max_abandoned = max_abandoned
         self._on_too_many = on_too_many
         self._on_fewer = on_fewer
+        self.abandoned = 0
+        """How many threads hang."""
         self.too_many = False
         """Whether too many threads hang: then no sync handler is started."""
         local = LocalExecutor(on_abandoned=self._count)
@@ -81,6 +83,7 @@ class Placement:
         return {*self._executors.values(), self._isolation}
 
     def _count(self, abandoned: int) -> None:
+        self.abandoned = abandoned
         if (abandoned > self._max_abandoned) is self.too_many:
             return
         self.too_many = not self.too_many

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Queue
     from reverie.backends.moves import Claim
-    from reverie.memory.interface import MemoryStore, Tenant
+    from reverie.memory.interface import Hits, MemoryStore, Tenant
     from reverie.models.interface import Models
 
 __all__ = [
@@ -132,7 +132,7 @@ class Desk:
     async def _save_memo(self, request: SaveMemo, claims: Collection[Claim]) -> bool:
         return await self._queue.save_memo(_own(claims, request.key), request.step, request.value)
 
-    async def _search(self, request: Search, claims: Collection[Claim]) -> list[Hit]:
+    async def _search(self, request: Search, claims: Collection[Claim]) -> Hits:
         for cube in request.query.mem_cube_ids or ("",):
             _check_tenant(claims, request.query.user_id, cube)
         return await self._store.search(request.query)

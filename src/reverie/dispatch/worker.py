@@ -141,6 +141,16 @@ class Worker:
         """The worker's services that are loops."""
         return (self._producer, self._settler, self._timekeeper, self._canceller, self._pruner)
 
+    @property
+    def abandoned(self) -> int:
+        """How many threads of sync handlers hang."""
+        return self._placement.abandoned
+
+    @property
+    def too_many_abandoned(self) -> bool:
+        """Whether too many threads hang: then no sync handler is started until some come back."""
+        return self._placement.too_many
+
     async def start(self) -> None:
         """See `Service.start`."""
         if self._started:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from reverie.base.bridge import Bridge, blocking, submitting
 from reverie.capture.intake import add_message
+from reverie.errors import InvalidMessageError
 from reverie.memory.interface import SearchQuery
 from reverie.message import check_ids, new_item_id
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import Submitted
     from reverie.face.scheduler import AsyncScheduler
-    from reverie.memory.interface import Hit, MemoryItem
+    from reverie.memory.interface import Hits, MemoryItem
     from reverie.turn import Turn
 
 __all__ = ["AsyncMemory", "Memory"]
@@ -51,12 +52,21 @@ class AsyncMemory:
 
     async def search(
         self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
-    ) -> list[Hit]:
-        """Find the memories of a user that match a query best, best first."""
+    ) -> Hits:
+        """Find the memories of a user that match a query best, best first.
+
+        Of a query with very many words the rarest are searched for; `words_left_out` of the answer counts the
+        others. `ReadTimeoutError` if the search takes longer than `memory.search_timeout_s`.
+        """
         runtime = self._scheduler.runtime
         check_ids(runtime.limits, user_id=user_id)
         for cube in mem_cube_ids:
             check_ids(runtime.limits, mem_cube_id=cube)
+        if len(query) > runtime.limits.max_content_bytes:
+            allowed = runtime.limits.max_content_bytes
+            raise InvalidMessageError(
+                "query", query, f"may have at most {allowed} characters (limits.max_content_bytes)"
+            )
         if not runtime.opened:
             await runtime.open()
         search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)

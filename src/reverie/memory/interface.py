@@ -20,6 +20,7 @@ __all__ = [
     "Applied",
     "EffectStore",
     "Hit",
+    "Hits",
     "InboxEntry",
     "KeepsInbox",
     "MemoryItem",
@@ -168,6 +169,16 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
         return self.item.sources
 
 
+class Hits(list[Hit]):
+    """The memories that match a query, best first."""
+
+    words_left_out: int = 0
+    """How many words of the query were not searched for, because the query has very many.
+
+    Of very long queries this is estimated.
+    """
+
+
 class MemoryStore(EffectStore, Protocol):
     """An effect store that can be searched."""
 
@@ -179,8 +190,11 @@ class MemoryStore(EffectStore, Protocol):
         """Close all connections. Idempotent."""
         ...
 
-    async def search(self, query: SearchQuery) -> list[Hit]:
-        """The memories that match best, best first. Superseded ones are left out."""
+    async def search(self, query: SearchQuery) -> Hits:
+        """The memories that match best, best first. Superseded ones are left out.
+
+        `ReadTimeoutError` if the search takes too long: what it would have found is not known.
+        """
         ...
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:

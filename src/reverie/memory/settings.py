@@ -28,6 +28,22 @@ class MemorySettings(Section):
         description="what turns texts into vectors: none, or module:factory of an embedder of yours, called "
         "with the settings",
     )
+    max_query_words: int = Field(
+        64,
+        ge=1,
+        le=1000,  # each word costs a walk through the index
+        description="words of a query that are searched for: the rarest; answers say how many were left out",
+    )
+    max_query_words_counted: int = Field(
+        1000,
+        ge=1,
+        description="words of a long query that are looked up to find the rarest; later ones are left out",
+    )
+    search_timeout_s: float = Field(
+        5,
+        gt=0,
+        description="seconds that a search may take, its wait for other searches included; then it fails",
+    )
     prepare_s: float = Field(
         2.0,
         gt=0,

@@ -7,9 +7,9 @@ neighbours, so that a query finds a part of a sentence.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import islice, pairwise
 
-__all__ = ["index_words", "match_expression"]
+__all__ = ["index_words", "query_phrases"]
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003134f"
 _TOKEN = re.compile(f"[{_UNSPACED}]+|[^\\W{_UNSPACED}]+")
@@ -21,12 +21,22 @@ def index_words(text: str) -> str:
     return " ".join(" ".join(token) if _IS_UNSPACED(token) else token for token in _TOKEN.findall(text))
 
 
-def match_expression(query: str) -> str:
-    """An FTS5 expression for all texts that share a word with the query; empty if the query has no words."""
-    phrases = []
-    for token in _TOKEN.findall(query):
+def query_phrases(query: str, most: int) -> tuple[list[str], int]:
+    """The first `most` distinct words of a query, each as an FTS5 phrase, and how many words come after.
+
+    The words that come after are counted by the spaces between them.
+    """
+    phrases: dict[str, str] = {}
+    later = 0
+    for match in _TOKEN.finditer(query):
+        token = match[0]
         if _IS_UNSPACED(token) and len(token) > 1:
-            phrases += [f"{left} {right}" for left, right in pairwise(token)]
+            first = token[: most + 2]
+            phrases.update((pair, pair) for pair in map(" ".join, pairwise(first)))
+            later = len(token) - len(first)
         else:
-            phrases.append(token)
-    return " OR ".join(f'"{phrase}"' for phrase in dict.fromkeys(phrases))
+            phrases.setdefault(token.lower(), token)
+        if len(phrases) > most:
+            later += len(phrases) - most + query.count(" ", match.end())
+            break
+    return [f'"{phrase}"' for phrase in islice(phrases.values(), most)], later

@@ -66,10 +66,13 @@ class Metrics:
         """End the subscription."""
         self._subscription.close()
 
-    def render(self, labels: list[LabelState], health: Health, alerts: Iterable[Alert]) -> bytes:
-        """Render all metrics as a Prometheus scraper reads them."""
+    def render(
+        self, labels: list[LabelState], health: Health, alerts: Iterable[Alert], abandoned: int = 0
+    ) -> bytes:
+        """Render all metrics as a Prometheus scraper reads them; `abandoned` threads hang in this process."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector([*self._queue(labels), *_state(health, alerts), *self._own()]))
+        families = [*self._queue(labels), *_state(health, alerts), *self._own(abandoned)]
+        registry.register(_Collector(families))
         return generate_latest(registry)
 
     def _hear(self, events: Sequence[Event]) -> None:
@@ -107,9 +110,14 @@ class Metrics:
             failed.add_metric([name], lost)
         yield from (messages, completed, failed)
 
-    def _own(self) -> Iterator[Metric]:
+    def _own(self, abandoned: int) -> Iterator[Metric]:
         yield self._waits.family()
         yield self._runs.family()
+        hanging = GaugeMetricFamily(
+            "reverie_abandoned_threads", "Threads of sync handlers that hang in this process."
+        )
+        hanging.add_metric([], abandoned)
+        yield hanging
         dropped = CounterMetricFamily("reverie_events_dropped", "Events that metrics have missed.")
         dropped.add_metric([], self._subscription.dropped)
         yield dropped

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from reverie.observe.settings import AlertSettings
     from reverie.observe.trigger_rules import TriggerHealth
 
-__all__ = ["OF_ONE_PROCESS", "SERVICE_FAILING", "Alert", "check", "failing_services"]
+__all__ = ["OF_ONE_PROCESS", "SERVICE_FAILING", "Alert", "check", "failing_services", "too_many_abandoned"]
 
 SERVICE_FAILING = "service_failing"
-OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TRIGGER_DIFFERS})
+TOO_MANY_ABANDONED = "too_many_abandoned"
+OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TOO_MANY_ABANDONED, TRIGGER_DIFFERS})
 """Rules about the process itself: no other process can see whether they hold."""
 START = "start one: `reverie worker start` (or `reverie serve`)"
 
@@ -29,11 +30,13 @@ def check(
     breakers: Mapping[str, float] | None = None,
     services: Mapping[str, int] | None = None,
     triggers: TriggerHealth | None = None,
+    abandoned: Alert | None = None,
 ) -> list[Alert]:
     """Return the alerts that hold, worst first.
 
     `breakers` maps each refused label (with its credential) to the seconds until it is tried again;
-    `services` maps each failing service of this process to its failures in a row.
+    `services` maps each failing service of this process to its failures in a row; `abandoned` is the alert of
+    `too_many_abandoned`.
     """
     alerts = [*_queue(health, settings), *_labels(health)]
     for name, seconds in (breakers or {}).items():
@@ -48,6 +51,7 @@ def check(
             )
         )
     alerts += failing_services(services or {})
+    alerts += [abandoned] if abandoned is not None else []
     alerts += check_triggers(triggers, settings) if triggers is not None else []
     return sorted(alerts, key=lambda alert: (alert.level != "error", alert.rule, alert.subject))
 
@@ -64,6 +68,36 @@ def failing_services(services: Mapping[str, int]) -> list[Alert]:
         )
         for name, failures in services.items()
     ]
+
+
+def too_many_abandoned(
+    abandoned: int, allowed: int, *, command_line: str | None, obstacle: str | None
+) -> Alert:
+    """Return the alert about a process in which so many threads hang that it starts no sync handler.
+
+    `command_line` started the process, None if it is unknown; `obstacle` says why its handlers cannot run in
+    processes of their own, None if they can.
+    """
+    setting = "scheduler_startup_mode: process"
+    if obstacle is not None:
+        remedy = f"start this process again. With {setting} a worker is replaced by itself, but {obstacle}"
+    elif command_line is None:
+        remedy = (
+            f"start this program again with {setting} (REVERIE_SCHEDULER_STARTUP_MODE=process): then its "
+            "handlers run in a worker process, which is replaced by itself"
+        )
+    else:
+        remedy = (
+            f"stop this process and start it with {setting}, so that its worker is replaced by itself: "
+            f"`REVERIE_SCHEDULER_STARTUP_MODE=process {command_line}`"
+        )
+    return Alert(
+        rule=TOO_MANY_ABANDONED,
+        level="error",
+        message=f"{abandoned} calls of sync handlers hang (more than worker.max_abandoned = {allowed}), and "
+        "this process starts no sync handler until some of them return",
+        remedy=remedy,
+    )
 
 
 def _queue(health: Health, settings: AlertSettings) -> list[Alert]:

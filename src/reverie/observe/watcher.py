@@ -45,12 +45,13 @@ class AlertWatcher(LoopService):
         worker: Callable[[], str | None] = lambda: None,
         webhook: Webhook | None = None,
         triggers: Callable[[], Awaitable[TriggerHealth | None]] | None = None,
+        abandoned: Callable[[], Alert | None] = lambda: None,
     ) -> None:
         """`services` returns the services of this process, which are watched as well.
 
-        `worker` returns the name of its worker, `triggers` the health of the timed tasks. If several
-        processes watch one queue, only the one with the first live worker tells of alerts; without a live
-        worker, all do.
+        `worker` returns the name of its worker, `triggers` the health of the timed tasks, `abandoned` the
+        alert about threads that hang in this process, if there are too many. If several processes watch one
+        queue, only the one with the first live worker tells of alerts; without a live worker, all do.
         """
         super().__init__()
         self._backend = backend
@@ -60,6 +61,7 @@ class AlertWatcher(LoopService):
         self._services = services
         self._webhook = webhook
         self._triggers = triggers
+        self._abandoned = abandoned
         self._worker = worker
         self._pace = Pace()
         self.current: dict[str, Alert] = {}
@@ -77,7 +79,14 @@ class AlertWatcher(LoopService):
             _breaker_name(key): max(0.0, (until - now) / 1000) for key, until in open_breakers.items()
         }
         triggers = None if self._triggers is None else await self._triggers()
-        alerts = check(health, self._settings, breakers=breakers, services=self._failing(), triggers=triggers)
+        alerts = check(
+            health,
+            self._settings,
+            breakers=breakers,
+            services=self._failing(),
+            triggers=triggers,
+            abandoned=self._abandoned(),
+        )
         return health, alerts
 
     async def _turn(self) -> None:

@@ -1,4 +1,4 @@
-"""One SQLite file: a single writer that commits in groups, and a bounded pool of readers.
+"""One SQLite file: a single writer that commits in groups, and bounded pools of readers.
 
 All rooms in one file share one `Database`, so that a change of the queue and a change of memory can be one
 transaction. `writer.py` has the writing thread, `diagnosis.py` explains errors.
@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,13 @@ from weakref import WeakSet
 import apsw
 
 from reverie.base.threads import ThreadPool
-from reverie.errors import BackendUnavailableError, ClosedError, CorruptDatabaseError, SchemaTooNewError
+from reverie.errors import (
+    BackendUnavailableError,
+    ClosedError,
+    CorruptDatabaseError,
+    ReadTimeoutError,
+    SchemaTooNewError,
+)
 from reverie.storage.diagnosis import DAMAGED, Diagnosis, may_write
 from reverie.storage.file_system import refuse_network_file_system
 from reverie.storage.queries import load_migrations
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-__all__ = ["Database", "Durability"]
+__all__ = ["Database", "Durability", "ReadLimit"]
 
 T = TypeVar("T")
 Durability = Literal["full", "normal"]
@@ -37,11 +44,48 @@ Durability = Literal["full", "normal"]
 VERSIONS = "CREATE TABLE IF NOT EXISTS schema_versions (room TEXT PRIMARY KEY, version INTEGER)"
 READERS = 5
 """The most reads at once; further ones wait."""
+SEARCHERS = 4
+"""The most searches at once. They have threads of their own, so that other reads never wait for them."""
+READ_TIMEOUT_S = 30.0
+"""How long a read may take."""
+STEPS_BETWEEN_LOOKS = 10_000
+"""After how many steps of SQLite a read looks whether it should end: a few milliseconds."""
 BUSY_TIMEOUT_S = 10.0
 """How long to wait for a writer of another process."""
 
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 """A disk with less free space than this counts as full."""
+
+
+class ReadLimit:
+    """The time that one read may take, its wait for a reader included, and whether it is still wanted."""
+
+    def __init__(self, allowed_s: float, setting: str) -> None:
+        """Count from now. `setting` is the name of the limit in an error."""
+        self._allowed_s = allowed_s
+        self._setting = setting
+        self._end = time.monotonic() + allowed_s
+        self._unwanted = False
+
+    def give_up(self) -> None:
+        """End the read soon, because nobody waits for its answer any more."""
+        self._unwanted = True
+
+    def over(self) -> bool:
+        """Whether the read should end."""
+        return self._unwanted or time.monotonic() > self._end
+
+    def run(self, job: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
+        """Run `job`; `ReadTimeoutError` if it was ended, or if its time was over before it began."""
+        if self.over():
+            raise ReadTimeoutError(self._setting, self._allowed_s)
+        connection.set_progress_handler(self.over, STEPS_BETWEEN_LOOKS)
+        try:
+            return job(connection)
+        except apsw.InterruptError as error:
+            raise ReadTimeoutError(self._setting, self._allowed_s) from error
+        finally:
+            connection.set_progress_handler(None)
 
 
 class Database:
@@ -53,6 +97,7 @@ class Database:
         durability: Durability = "full",
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
         allow_network_fs: bool = False,
         vfs: str | None = None,
     ) -> None:
@@ -60,17 +105,20 @@ class Database:
 
         durability: `full` survives a power cut, `normal` the death of the process. Default full.
         busy_timeout_s: how long to wait for a writer of another process. Default 10 seconds.
+        read_timeout_s: how long one read may take. Default 30 seconds.
         allow_network_fs: open the file even if it is on a network file system. Default false.
         vfs: the name of SQLite's virtual file system; tests use one that fails. Default the system's own.
         """
         self.path = path if path == ":memory:" else str(Path(path).expanduser().resolve())
         self.durability = durability
         self._busy_timeout_s = busy_timeout_s
+        self._read_timeout_s = read_timeout_s
         self._allow_network_fs = allow_network_fs
         self._vfs = vfs
         self._diagnosis = Diagnosis(self.path, busy_timeout_s)
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
+        self._searchers = ThreadPool(SEARCHERS, "reverie-sqlite-searcher")
         self._reading: WeakSet[apsw.Connection] = WeakSet()
         self._local = threading.local()
         self._process: int | None = None
@@ -110,6 +158,7 @@ class Database:
             if self._diagnosis.damage is not None:
                 self._keep_readers_from_writing()
             self._readers.close()
+            self._searchers.close()
 
     def submit(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
@@ -147,12 +196,25 @@ class Database:
         """Run `job` inside the next write transaction and wait until it is committed; see `submit`."""
         return await asyncio.wrap_future(self.submit(job, durable=durable))
 
-    async def read(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run `job` on a reader's connection, beside the writer."""
-        if self.path == ":memory:":  # such a database has only one connection
-            return await self.write(job)
-        self._opened()
-        return await asyncio.wrap_future(self._readers.submit(partial(self._read, job)))
+    async def read(
+        self, job: Callable[[apsw.Connection], T], limit: ReadLimit | None = None, *, searching: bool = False
+    ) -> T:
+        """Run `job` on a reader's connection, beside the writer.
+
+        `ReadTimeoutError` if the read takes longer than its limit. A read whose caller is cancelled ends
+        soon. Searches have readers of their own.
+        """
+        limit = limit or ReadLimit(self._read_timeout_s, "queue.read_timeout_s")
+        limited = partial(limit.run, job)
+        try:
+            if self.path == ":memory:":  # such a database has only one connection
+                return await self.write(limited)
+            self._opened()
+            pool = self._searchers if searching else self._readers
+            return await asyncio.wrap_future(pool.submit(partial(self._read, limited)))
+        except asyncio.CancelledError:
+            limit.give_up()
+            raise
 
     async def check_disk(self) -> None:
         """Raise `BackendUnavailableError`, with a reason and a remedy, if the file cannot be written now."""

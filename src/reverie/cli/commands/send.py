@@ -99,6 +99,8 @@ def search(
     with opened(url) as scheduler:
         refuse_memory("memory.url", scheduler.runtime.settings.memory_url)
         hits = scheduler.memory.search(query, user_id=user, mem_cube_ids=[cube] if cube else [], limit=limit)
+        if hits.words_left_out:
+            note(f"{hits.words_left_out} words of the query were left out: only the rarest are searched for")
         if json:
             print_json(hits)
             return

@@ -12,11 +12,13 @@ import msgspec
 from reverie.base.threads import ThreadPool
 from reverie.effect import Source
 from reverie.errors import VersionConflictError
-from reverie.memory.interface import Applied, Hit, InboxEntry, MemoryItem
+from reverie.memory.interface import Applied, Hit, Hits, InboxEntry, MemoryItem
+from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite.effects import apply_effects, prepare_words, to_json
-from reverie.memory.words import match_expression
+from reverie.memory.words import query_phrases
 from reverie.message import Key, Message
 from reverie.storage.queries import load_queries
+from reverie.storage.sqlite import ReadLimit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,21 +41,21 @@ SQL = {
     name: text.replace("item_columns", ITEM_COLUMNS)
     for name, text in load_queries(__package__ or "", "store.sql").items()
 }
-MONTH_S = 30 * 24 * 3600
 PREPARERS = 2
 """How many threads prepare effects."""
 CLOCK_DIFFERENCE_MS = 24 * 3600 * 1000
 """How much the clock of a queue may be ahead of this machine's clock; default a day."""
+COUNT_TO = 500
+"""In how many texts a word must be to count as common: words that are in more are not told apart."""
 
 
 class SqliteMemoryStore:
     """See `reverie.memory.interface.MemoryStore`."""
 
-    def __init__(self, database: Database, clock: Clock, inbox_retention_s: float = MONTH_S) -> None:
-        """Keep memories in `database`, and inbox rows for at least `inbox_retention_s` seconds."""
+    def __init__(self, database: Database, clock: Clock, settings: MemorySettings | None = None) -> None:
         self._database = database
-        self._inbox_retention_s = inbox_retention_s
         self._clock = clock
+        self._settings = settings or MemorySettings()
         self._preparers = ThreadPool(PREPARERS, "reverie-prepare")
 
     async def open(self) -> None:
@@ -94,7 +96,7 @@ class SqliteMemoryStore:
 
     async def old_entries(self, limit: int) -> list[InboxEntry]:
         """See `KeepsInbox.old_entries`."""
-        before = self._clock.now() - round(self._inbox_retention_s * 1000) - CLOCK_DIFFERENCE_MS
+        before = self._clock.now() - round(self._settings.inbox_retention_s * 1000) - CLOCK_DIFFERENCE_MS
         rows = await self._rows(
             "old_entries", before=before, limit=limit, clock_difference=CLOCK_DIFFERENCE_MS
         )
@@ -116,20 +118,38 @@ class SqliteMemoryStore:
 
         await self._database.write(job, durable=False)
 
-    async def search(self, query: SearchQuery) -> list[Hit]:
+    async def search(self, query: SearchQuery) -> Hits:
         """See `MemoryStore.search`."""
-        expression = match_expression(query.text)
-        if not expression:
-            return []
-        rows = await self._rows(
-            "search",
-            expression=expression,
-            user_id=query.user_id,
-            cubes=to_json(query.mem_cube_ids) if query.mem_cube_ids else None,
-            limit=query.limit,
-        )
-        best = rows[0][0] if rows else 1.0
-        return [Hit(score=row[0] / best, item=_item(row)) for row in rows]
+
+        def job(connection: apsw.Connection) -> Hits:
+            phrases, left_out = self._rarest(connection, query.text)
+            bindings = {
+                "expression": " OR ".join(phrases),
+                "user_id": query.user_id,
+                "cubes": to_json(query.mem_cube_ids) if query.mem_cube_ids else None,
+                "limit": query.limit,
+            }
+            rows: list[tuple[Any, ...]] = []
+            if phrases:
+                rows = connection.execute(SQL["search"], bindings).fetchall()
+            best = rows[0][0] if rows else 1.0
+            hits = Hits(Hit(score=row[0] / best, item=_item(row)) for row in rows)
+            hits.words_left_out = left_out
+            return hits
+
+        limit = ReadLimit(self._settings.search_timeout_s, "memory.search_timeout_s")
+        return await self._database.read(job, limit, searching=True)
+
+    def _rarest(self, connection: apsw.Connection, text: str) -> tuple[list[str], int]:
+        """The phrases to search for, and how many that may be in the index are left out."""
+        phrases, later = query_phrases(text, self._settings.max_query_words_counted)
+        most = self._settings.max_query_words
+        if len(phrases) <= most:
+            return phrases, later
+        bindings = {"phrases": to_json(phrases), "count_to": COUNT_TO, "limit": most}
+        rows: list[tuple[Any, ...]] = connection.execute(SQL["rarest"], bindings).fetchall()
+        known = rows[0][1] if rows else 0
+        return [phrase for phrase, _ in rows], known - len(rows) + later
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""
@@ -160,7 +180,7 @@ class SqliteMemoryStore:
         message = application.message
         key, now = message.key, self._clock.now()
         late_s = (now - (application.lease_until or now)) / 1000
-        if late_s > self._inbox_retention_s:
+        if late_s > self._settings.inbox_retention_s:
             reason = f"its lease ended {late_s:.0f} s ago, which is longer than memory.inbox_retention_s"
             return Applied(key=key, state="stale", error=reason)
         identity = {

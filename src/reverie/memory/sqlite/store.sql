@@ -38,6 +38,17 @@ DELETE FROM inbox WHERE user_id = ?1 AND item_id = ?2 AND applied_at_epoch = ?3
 UPDATE inbox SET applied_at_epoch = ?5, submitted_at_epoch = coalesce(submitted_at_epoch, ?4)
 WHERE user_id = ?1 AND item_id = ?2 AND applied_at_epoch = ?3
 
+-- name: rarest
+-- The rarest of these phrases that the index has, and how many of them it has. A common phrase is counted only up to
+-- `count_to`, so that no phrase costs more than that.
+SELECT phrase, count(*) OVER () FROM (
+  SELECT given.key, given.value AS phrase, (
+    SELECT count(*) FROM (SELECT 1 FROM memory_words WHERE memory_words MATCH given.value LIMIT :count_to)
+  ) AS texts
+  FROM json_each(:phrases) AS given
+)
+WHERE texts > 0 ORDER BY texts, key LIMIT :limit
+
 -- name: search
 SELECT -bm25(memory_words) AS score, item_columns
 FROM memory_words JOIN memory_items AS i ON i.seq = memory_words.rowid

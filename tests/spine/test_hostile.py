@@ -1,0 +1,160 @@
+"""Clients that ask for too much, against a real server: everyone else is still answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import shlex
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from reverie import Message, Remember
+from reverie.backends.moves import Status
+from reverie.memory.interface import Application
+from support.places import SHARED, Place, Server
+
+if TYPE_CHECKING:
+    from reverie import Scheduler
+
+ON_A_SERVER = pytest.mark.parametrize("place", SHARED, indirect=True)
+WORDS = [f"word{number}" for number in range(100_000)]
+MEMORIES = 3000
+JSON = {"content-type": "application/json"}
+
+
+def fill(place: Place) -> None:
+    """Give ann many memories of many words, and one of a word that is in no other."""
+    chance = random.Random(7)
+    texts = [" ".join(chance.choices(WORDS[:20_000], k=50)) for _ in range(MEMORIES)]
+    effects = tuple(
+        Remember(memory_id=str(number), text=text) for number, text in enumerate([*texts, "marmalade"])
+    )
+    with place.scheduler() as scheduler:
+        message = Message(user_id="ann", label="fill", item_id="fill", mem_cube_id="ann")
+        scheduler.run(scheduler.runtime.open())
+        store = scheduler.runtime.store
+        (applied,) = scheduler.run(store.apply([Application(message=message, effects=effects)]))
+        assert applied.state == "applied"
+
+
+class HealthCheck(threading.Thread):
+    """Asks a server for its health and readiness, again and again."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._client = server.client
+        self._end = threading.Event()
+        self.took: list[float] = []
+        """Seconds until each answer of `/health`."""
+
+    def run(self) -> None:
+        while not self._end.is_set():
+            begin = time.monotonic()
+            health = self._client.get("/health")
+            self.took.append(time.monotonic() - begin)
+            assert health.status_code == 200
+            assert self._client.get("/ready").status_code == 200
+
+    def end(self) -> list[float]:
+        self._end.set()
+        self.join(60)
+        return self.took
+
+
+@ON_A_SERVER
+async def test_health_answers_during_fifty_searches_of_a_hundred_thousand_words(place: Place) -> None:
+    fill(place)
+    with place.server() as server:
+        body = json.dumps({"user_id": "ann", "query": " ".join(["marmalade", *WORDS])}).encode()
+        async with httpx.AsyncClient(base_url=server.client.base_url, timeout=60, headers=JSON) as client:
+            check = HealthCheck(server)
+            check.start()
+            posts = (client.post("/product/search", content=body) for _ in range(50))
+            searches = await asyncio.gather(*posts)
+            took = check.end()
+    assert took
+    print(sorted(took)[-5:], len(took))
+    assert max(took) <= 1, f"{len(took)} answers, the slowest after {max(took):.2f} s"
+    codes = {response.status_code for response in searches}
+    assert codes <= {200, 503}
+    assert 200 in codes
+    for response in searches:
+        if response.status_code == 503:
+            assert "memory.search_timeout_s" in response.json()["message"]
+            continue
+        found = response.json()["data"]
+        assert found["words_left_out"] >= len(WORDS) - 1000
+        assert "marmalade" in [memory["memory"] for memory in found["text_mem"][0]["memories"]]
+
+
+HANGING = """
+import threading
+
+from reverie import Scheduler
+
+scheduler = Scheduler()
+
+@scheduler.handler("stuck", timeout=0.05, max_attempts=1)
+def stuck(message):
+    threading.Event().wait()
+
+@scheduler.handler("quick")
+def quick(message):
+    pass
+"""
+CALLS = 17
+"""One more than `worker.max_abandoned` allows by default."""
+
+
+def let_hang(scheduler: Scheduler, name: str) -> None:
+    """Submit work that hangs, and wait until a worker has given up all of it."""
+    receipts = [(f"{name}-{n}", scheduler.submit("stuck", user_id=f"{name}-{n}")) for n in range(CALLS)]
+    for user_id, receipt in receipts:
+        assert scheduler.wait(receipt.item_id, user_id=user_id).status is Status.FAILED
+
+
+@ON_A_SERVER
+def test_a_server_says_that_hanging_calls_stop_sync_labels_and_its_remedy_works(place: Place) -> None:
+    (place.folder / "app.py").write_text(HANGING)
+    with place.scheduler() as scheduler:
+        with place.server("--app", "app:scheduler") as server:
+            assert server.client.get("/ready").status_code == 200
+            let_hang(scheduler, "first")
+            waiting = scheduler.submit("quick", user_id="ann")
+            ready = server.client.get("/ready")
+            alerts = {alert["rule"]: alert for alert in server.client.get("/alerts").json()["alerts"]}
+            metrics = server.client.get("/metrics").text
+            port = str(server.client.base_url.port)
+            doctor = place.command("doctor", "--json", REVERIE_SERVER__PORT=port)
+            assert scheduler.status("ann", waiting.item_id)[0].status is Status.WAITING
+        alert = alerts["too_many_abandoned"]
+        assert "17 calls of sync handlers hang (more than worker.max_abandoned = 16)" in alert["message"]
+        worker = next(one for one in ready.json()["dependencies"] if one["name"] == "worker")
+        assert (ready.status_code, worker["ok"]) == (503, False)
+        assert worker["why"] == f"{alert['message']}: {alert['remedy']}"
+        finding = next(one for one in json.loads(doctor.stdout) if one["check"] == "too_many_abandoned")
+        assert (finding["level"], finding["remedy"]) == ("error", alert["remedy"])
+        assert "reverie_abandoned_threads 17.0" in metrics
+        assert 'reverie_alerts{level="error",rule="too_many_abandoned"} 1.0' in metrics
+
+        (typed,) = re.findall(r"`([^`]+)`", alert["remedy"])
+        setting, *command = shlex.split(typed)
+        assert command[:4] == ["reverie", "serve", "--port", "0"]
+        with place.server(*command[4:], **dict([setting.split("=")])) as server:
+            assert scheduler.wait(waiting.item_id, user_id="ann").status is Status.COMPLETED
+            let_hang(scheduler, "second")
+            after = scheduler.submit("quick", user_id="ann")
+            assert scheduler.wait(after.item_id, user_id="ann").status is Status.COMPLETED
+            assert server.client.get("/ready").json()["ready"] is True
+            rules = [alert["rule"] for alert in server.client.get("/alerts").json()["alerts"]]
+            assert "too_many_abandoned" not in rules
+            server.process.send_signal(signal.SIGTERM)
+            _, logs = server.process.communicate(timeout=60)
+        assert "worker.restarting" in logs
