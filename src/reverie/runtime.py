@@ -112,6 +112,7 @@ class Runtime:
             level_of=level_of,
             limits=self.limits,
             opened=self.open,
+            recorder=self.recorder,
         )
         self.activity = ActivityNotes(self.triggers)
         spool = settings.spool

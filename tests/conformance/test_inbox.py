@@ -33,7 +33,9 @@ class Memory:
 
     def __init__(self, bench: Bench, path: str) -> None:
         self.bench = bench
-        self.store = SqliteMemoryStore(Database(path), bench.clock, MemorySettings(inbox_retention_s=30 * DAY_S))
+        self.store = SqliteMemoryStore(
+            Database(path), bench.clock, MemorySettings(inbox_retention_s=30 * DAY_S)
+        )
         self.stale: list[Settlement] = []
         self.settler = Settler(
             bench.backend,

@@ -327,6 +327,32 @@ async def test_the_end_of_an_older_run_means_nothing(bench: Bench) -> None:
     assert await state(bench) == second
 
 
+async def test_the_claim_that_holds_a_run_can_be_found(bench: Bench) -> None:
+    store = bench.backend.triggers
+    await ready(bench)
+    await store.touch([activity()])
+    assert await store.held(TYPE, "ann:phone:bot") is None
+    bench.clock.advance(INTERVAL_S)
+    await fire(bench)
+    assert await store.held(TYPE, "ann:phone:bot") is None, "nobody has claimed it"
+    (claim,) = await bench.claim(TYPE)
+    held = await store.held(TYPE, "ann:phone:bot")
+    assert held is not None
+    assert (held.claim_id, held.lease_until, held.key) == (claim.claim_id, claim.lease_until, claim.key)
+    assert (held.message, held.submitted_at) == (claim.message, claim.submitted_at)
+    await settle(bench, Settlement(claim=held, move=Move.RETRY))
+    assert await store.held(TYPE, "ann:phone:bot") is None
+    (again,) = await bench.claim(TYPE)
+    found = await store.held(TYPE, "ann:phone:bot")
+    assert found is not None
+    assert (found.claim_id, found.message.attempts) == (again.claim_id, 1)
+    (late,) = await bench.queue.settle([Settlement(claim=held, move=Move.COMPLETE)])
+    assert late.state == "stale"
+    await settle(bench, done(found))
+    assert (await state(bench)).status == "completed"
+    assert await store.held(TYPE, "bob:phone:bot") is None
+
+
 async def test_a_stale_worker_ends_nothing(bench: Bench) -> None:
     await fired(bench)
     old = await bench.claim(TYPE, lease_ms=1000)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reverie import Scheduler, TaskScheduler
+from reverie import Scheduler, TaskScheduler, get_scheduler, mem_scheduler
 from reverie.errors import (
     InvalidMessageError,
     InvalidSelectionError,
@@ -30,6 +30,8 @@ from support.servers import RedisClock, delete_keys
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from reverie.observe.events import Event
 
 START = 1_700_000_000_000
 
@@ -546,6 +548,96 @@ def test_who_comes_too_late_completes_nothing(house: House) -> None:
     assert tasks.list_tasks("pulled")[0].status == "failed"
 
 
+def pull(tasks: TaskScheduler) -> dict[str, Any]:
+    task = tasks.get_pending_task("pulled")
+    assert task is not None
+    return task
+
+
+def test_a_pulled_task_that_is_not_completed_comes_back_without_a_worker(house: House) -> None:
+    tasks = TaskScheduler(house.instance(tasks=PULLED))
+    tasks.schedule_user_task("pulled", "ann")
+    house.advance(10)
+    first = pull(tasks)
+    house.advance(59)
+    assert tasks.get_pending_task("pulled") is None, "its timeout is not over"
+    house.advance(1)
+    second = pull(tasks)
+    assert second["user_key"] == first["user_key"]
+    assert tasks.complete_task("pulled", first["user_key"], first["lock_token"]) is False
+    assert tasks.complete_task("pulled", second["user_key"], second["lock_token"], success=False) is True
+    house.advance(300)
+    third = pull(tasks)
+    assert tasks.complete_task("pulled", third["user_key"], third["lock_token"]) is True
+    assert tasks.list_tasks("pulled")[0].status == "completed"
+
+
+def test_any_instance_completes_what_another_pulled(shared: House) -> None:
+    first, second = (TaskScheduler(shared.instance(tasks=PULLED)) for _ in range(2))
+    first.schedule_user_tasks("pulled", [("ann", None, None), ("bob", None, None)])
+    shared.advance(10)
+    tokens = {(task := pull(first))["user_key"]: task["lock_token"] for _ in range(2)}
+    ann, bob = sorted(tokens)
+    assert second.complete_task("pulled", ann, tokens[bob]) is False
+    assert second.complete_task("pulled", ann, tokens[ann]) is True
+    assert second.complete_task("pulled", bob) is True, "who holds it is known where the queue is"
+    assert second.complete_task("pulled", bob) is False
+    assert first.complete_task("pulled", bob, tokens[bob]) is False
+    assert {task.status for task in second.list_tasks("pulled")} == {"completed"}
+
+
+def test_what_a_worker_runs_is_not_completed_without_a_token(house: House) -> None:
+    scheduler = house.instance(tasks=PULLED)
+    tasks, answers = TaskScheduler(scheduler), []
+
+    def handler(user_id, device_id, agent_id) -> None:
+        answers.append(tasks.complete_task("pulled", "ann:default:default"))
+
+    tasks.register_handler("pulled", handler)
+    tasks.schedule_user_task("pulled", "ann")
+    house.advance(10)
+    drain(scheduler)
+    assert answers == [False]
+    assert tasks.list_tasks("pulled")[0].status == "completed"
+
+
+def test_pulled_tasks_have_the_events_of_messages(house: House) -> None:
+    scheduler = house.instance(tasks=PULLED)
+    tasks = TaskScheduler(scheduler)
+    seen: list[Event] = []
+    scheduler.runtime.bus.subscribe(seen.extend)
+    tasks.schedule_user_task("pulled", "ann")
+    house.advance(10)
+    token = pull(tasks)["lock_token"]
+    house.advance(2)
+    tasks.complete_task("pulled", "ann:default:default", token)
+    scheduler.runtime.bus.flush(5)
+    assert [(event.event, event.status) for event in seen] == [
+        ("enqueue", "waiting"),
+        ("dequeue", "in_progress"),
+        ("start", "in_progress"),
+        ("finish", "completed"),
+    ]
+    assert [event.queue_wait_ms for event in seen[1:3]] == [0, 0]
+    assert (seen[3].exec_duration_ms, seen[3].total_duration_ms) == (2000, 2000)
+
+
+def test_messages_that_triggers_fire_have_the_enqueue_event(house: House) -> None:
+    scheduler = house.instance()
+    recording(scheduler)
+    recording(scheduler, "tick", mode="periodic")
+    seen: list[Event] = []
+    scheduler.runtime.bus.subscribe(seen.extend)
+    scheduler.schedule_user_task("digest", "ann")
+    drain(scheduler)
+    house.advance(10)
+    drain(scheduler)
+    scheduler.runtime.bus.flush(5)
+    for label in ("digest", "tick"):
+        told = [event.event for event in seen if event.label == label]
+        assert told == ["enqueue", "dequeue", "start", "finish"]
+
+
 def test_what_has_a_handler_is_not_pulled(house: House) -> None:
     scheduler = house.instance(tasks=PULLED)
     tasks = TaskScheduler(scheduler)
@@ -555,6 +647,99 @@ def test_what_has_a_handler_is_not_pulled(house: House) -> None:
     assert tasks.get_pending_task("pulled") is None
     drain(scheduler)
     assert tasks.list_tasks("pulled")[0].status == "completed"
+
+
+# -- the loop ----------------------------------------------------------------------------------------
+
+
+async def started(tasks: TaskScheduler) -> asyncio.Task[None]:
+    """A `start` under way whose worker runs."""
+    running = asyncio.create_task(tasks.start())
+    await asyncio.to_thread(wait_until, lambda: tasks._scheduler.runtime.does("work"))
+    assert not running.done(), "it is the loop itself"
+    return running
+
+
+async def test_start_is_the_loop_until_a_plain_stop(house: House) -> None:
+    tasks = TaskScheduler(house.instance())
+    running = await started(tasks)
+    tasks.stop()
+    async with asyncio.timeout(20):
+        await running
+    assert not tasks._scheduler.runtime.does("work")
+
+
+async def test_a_stop_may_be_awaited_and_comes_again(house: House) -> None:
+    tasks = TaskScheduler(house.instance())
+    await tasks.stop()
+    for _ in range(2):
+        running = await started(tasks)
+        await tasks.stop()
+        assert not tasks._scheduler.runtime.does("work")
+        async with asyncio.timeout(20):
+            await running
+
+
+async def test_a_stop_from_another_thread_waits_for_the_end(house: House) -> None:
+    tasks = TaskScheduler(house.instance())
+    running = await started(tasks)
+
+    def stop() -> bool:
+        tasks.stop()
+        return tasks._scheduler.runtime.does("work")
+
+    assert await asyncio.to_thread(stop) is False
+    async with asyncio.timeout(20):
+        await running
+
+
+async def test_a_start_that_is_cancelled_stops(house: House) -> None:
+    tasks = TaskScheduler(house.instance())
+    running = await started(tasks)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not tasks._scheduler.runtime.does("work")
+
+
+async def test_a_stop_before_the_start_has_begun_is_no_deadlock(house: House) -> None:
+    tasks = TaskScheduler(house.instance())
+    running = asyncio.create_task(tasks.start())
+    await passes()
+    await tasks.stop()
+    async with asyncio.timeout(20):
+        await running
+    assert not tasks._scheduler.runtime.does("work")
+
+
+def test_a_task_scheduler_takes_a_cache_and_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setenv("REVERIE_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("REVERIE_QUEUE__ALLOW_VOLATILE", "true")
+    monkeypatch.setenv("REVERIE_QUEUE__REDIS_PREFIX", prefix := f"test-{uuid.uuid4()}")
+    assert TaskScheduler(redis_cache=None, config=None)._scheduler is mem_scheduler
+    config = {"check_interval": 1, "user_key_config": {"use_agent_id": False}, "tasks": PULLED}
+    for cache in (f"sqlite:///{tmp_path / 'queue.db'}", redis_url):
+        tasks = TaskScheduler(cache, config)
+        assert tasks.schedule_user_task("pulled", "ann", "phone") is True
+        assert [task.user_key for task in tasks.list_tasks("pulled")] == ["ann:phone"]
+        assert tasks._scheduler.runtime.settings.queue_url == cache
+        tasks._scheduler.close()
+    delete_keys(redis_url, prefix)
+
+
+def test_a_cache_or_config_that_means_nothing_is_refused(house: House) -> None:
+    with pytest.raises(InvalidSettingError, match="must be a Scheduler, or the URL of a queue"):
+        TaskScheduler(object())
+    with pytest.raises(InvalidSettingError, match="has its settings already"):
+        TaskScheduler(house.instance(), {"tasks": PULLED})
+    with pytest.raises(InvalidSettingError, match=r"scheduler\.check_interval"):
+        TaskScheduler(config={"check_interval": -1})
+
+
+def test_the_process_has_one_scheduler_of_timed_tasks() -> None:
+    assert get_scheduler() is get_scheduler()
 
 
 def test_handlers_that_cannot_be_called_are_refused(house: House) -> None:

@@ -283,6 +283,10 @@ class TriggerStore(Protocol):
         """
         ...
 
+    async def held(self, task_type: str, user_key: str) -> Claim | None:
+        """The claim that holds the message of a trigger's last run; None if nobody holds it."""
+        ...
+
     async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
     ) -> list[TriggerState]:

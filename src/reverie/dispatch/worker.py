@@ -192,6 +192,11 @@ class Worker:
         await self._placement.close()
         log.info("worker.stopped", worker=self.name)
 
+    async def advance(self) -> None:
+        """Move all messages whose time has come, without `start`; see `Queue.advance`."""
+        while await self._timekeeper.advance():
+            pass
+
     async def drain(self) -> None:
         """Run all messages that are ready, and what follows from them, without `start`; then return."""
         self._line = LocalLine(self._desk, self._clock, self._cancelled)

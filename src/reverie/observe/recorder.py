@@ -45,6 +45,10 @@ class Recorder:
         """Whether anyone listens."""
         return self._bus.active
 
+    def now(self) -> int:
+        """The time by the clock of the events, in epoch milliseconds."""
+        return self._clock.now()
+
     def accepted(self, messages: Sequence[Message], answers: Sequence[Submitted], at: int) -> None:
         """Announce the newly accepted messages of a submit that began at `at`."""
         if self._bus.wants(EventName.ENQUEUE):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import Due, Firing
+    from reverie.observe.recorder import Recorder
     from reverie.triggers.settings import TaskSettings
 
 __all__ = ["TriggerClock"]
@@ -41,13 +42,18 @@ class TriggerClock(LoopService):
         types: Callable[[], Awaitable[Mapping[str, TaskSettings] | None]],
         level_of: Callable[[str], int],
         check_interval_s: Callable[[], float],
+        recorder: Recorder,
     ) -> None:
-        """`types` answers the types that are in force and handled here; None: this process handles none."""
+        """`types` answers the types that are in force and handled here; None: this process handles none.
+
+        `recorder` announces the messages that are fired.
+        """
         super().__init__()
         self._backend = backend
         self._types = types
         self._level_of = level_of
         self._check_interval_s = check_interval_s
+        self._recorder = recorder
         self._news = asyncio.Event()
         self._home: asyncio.AbstractEventLoop | None = None
 
@@ -81,8 +87,11 @@ class TriggerClock(LoopService):
             for trigger in due.triggers
         ]
         if firings:
-            fired = await self._backend.triggers.fire(firings)
-            _log_skipped([firing for firing, done in zip(firings, fired, strict=True) if done])
+            began = self._recorder.now()
+            answers = await self._backend.triggers.fire(firings)
+            fired = [firing for firing, done in zip(firings, answers, strict=True) if done]
+            self._recorder.enqueued([one.message for one in fired if one.message is not None], began)
+            _log_skipped(fired)
         return due
 
     async def _turn(self) -> None:

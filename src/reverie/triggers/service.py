@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.backends.triggers import KnownType, TriggerState, TypeStatistics
     from reverie.message import MessageLimits
+    from reverie.observe.recorder import Recorder
     from reverie.observe.trigger_rules import TriggerHealth
     from reverie.triggers.overview import TriggerPage, TypeOverview
     from reverie.triggers.settings import TaskSettings, TriggerSettings
@@ -65,10 +66,11 @@ class Triggers:
         level_of: Callable[[str], int],
         limits: MessageLimits,
         opened: Callable[[], Awaitable[None]],
+        recorder: Recorder,
     ) -> None:
         """`register` makes a function the handler of a type; `handles` says whether a type has a handler.
 
-        `opened` opens the backend, and is awaited before each use.
+        `opened` opens the backend, and is awaited before each use. `recorder` announces fired messages.
         """
         self._backend = backend
         self._register = register
@@ -85,7 +87,7 @@ class Triggers:
         self.types = TriggerTypes(settings, backend, self.keys.get_key_dimensions())
         self._watch = TriggerWatch(backend, self.types)
         self.clock = TriggerClock(
-            backend, self._fired_here, level_of, lambda: self.types.settings.check_interval
+            backend, self._fired_here, level_of, lambda: self.types.settings.check_interval, recorder
         )
 
     @property
@@ -201,11 +203,8 @@ class Triggers:
         fresh = {owner for owner, word in zip(owners, scheduled, strict=True) if word}
         return [index in fresh for index in range(len(whose))]
 
-    async def fire_for_puller(self, task_type: str) -> TaskSettings | None:
-        """Fire the due triggers of a type without a handler, for a caller who claims the messages itself.
-
-        The answer is the settings of the type; None if the type is not in force, or has a handler.
-        """
+    async def pulled_type(self, task_type: str) -> TaskSettings | None:
+        """The settings of a type whose runs may be pulled; None if it is not in force, or has a handler."""
         settings = await self._settings_of(task_type) if self.enabled else None
         if settings is None:
             return None
@@ -213,7 +212,6 @@ class Triggers:
         if self._handles(task_type) or any(task_type in worker.labels for worker in workers):
             log.warning("trigger.not_pulled", task_type=task_type, reason="it has a handler")
             return None
-        await self.clock.fire_due({task_type: settings})
         return settings
 
     async def known_types(self) -> list[KnownType]:

@@ -34,11 +34,11 @@ class UserKeyBuilder:
         return ":".join(encode_id(part) for part in parts)
 
     def parse_key(self, user_key: str) -> dict[str, str]:
-        """The ids of a key, by name."""
+        """The ids of a key, by name. A shorter key has the first ids only."""
         names, parts = self.get_key_dimensions(), user_key.split(":")
-        if len(parts) != len(names) or not all(parts):
+        if len(parts) > len(names) or not all(parts):
             raise InvalidMessageError("user_key", user_key, f"must have the parts {':'.join(names)}")
-        return dict(zip(names, map(decode_id, parts), strict=True))
+        return dict(zip(names, map(decode_id, parts), strict=False))
 
     def get_key_dimensions(self) -> list[str]:
         """The names of the ids that a key is made of, in their order."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reverie.backends.moves import Claim
 from reverie.backends.trigger_state import (
     Moved,
     Run,
@@ -36,6 +37,7 @@ from reverie.backends.triggers import (
     RunTrigger,
     TypeStatistics,
 )
+from reverie.message import Key as MessageKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +111,17 @@ class MemoryTriggers:
             kept = self._triggers.items()
             self._triggers = {key: one for key, one in kept if one.expires_at is None or one.expires_at > now}
             return [self._fire(firing) for firing in firings]
+
+    async def held(self, task_type: str, user_key: str) -> Claim | None:
+        """See `TriggerStore.held`."""
+        with self._state.lock:
+            trigger = self._triggers.get((task_type, user_key))
+            if trigger is None or trigger.item_user_id is None or trigger.item_id is None:
+                return None
+            item = self._state.items.get(MessageKey(trigger.item_user_id, trigger.item_id))
+            if item is None or item.claim_id is None:
+                return None
+            return Claim(item.message, item.claim_id, item.lease_until, submitted_at=item.submitted_at)
 
     async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100

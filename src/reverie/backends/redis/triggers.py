@@ -23,7 +23,7 @@ from reverie.backends.triggers import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reverie.backends.moves import QueueLimits
+    from reverie.backends.moves import Claim, QueueLimits
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
     from reverie.backends.triggers import Activity, Definition, Firing, TriggerCommand
@@ -69,7 +69,9 @@ class _StatisticsReply(_Reply, frozen=True):
     """Encoded name; names and texts of the statistics in turn."""
 
 
-R = TypeVar("R", _TypesReply, _AnswersReply, _AnswerReply, _DueReply, _StatesReply, _StatisticsReply)
+R = TypeVar(
+    "R", _TypesReply, _AnswersReply, _AnswerReply, _DueReply, _StatesReply, _StatisticsReply, wire.Hand
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -118,6 +120,12 @@ class RedisTriggers:
             "limits": self._limits_row,
         }
         return (await self._call("fire", request, _AnswersReply)).answers
+
+    async def held(self, task_type: str, user_key: str) -> Claim | None:
+        """See `TriggerStore.held`."""
+        request = {"type": encode_id(task_type), "user_key": user_key}
+        reply = await self._call("held", request, wire.Hand)
+        return next(iter(wire.claims_of(reply.served, reply.claim_id, reply.lease_until)), None)
 
     async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reverie.backends.sqlite.rows import decode_json, status_of, to_json
+from reverie.backends.moves import Claim
+from reverie.backends.sqlite.rows import decode_json, load_statements, message_from_row, status_of, to_json
 from reverie.backends.sqlite.submit import insert
 from reverie.backends.sqlite.trigger_rows import TriggerRows
 from reverie.backends.trigger_state import (
@@ -33,7 +34,6 @@ from reverie.backends.triggers import (
     TypeStatistics,
 )
 from reverie.message import Key
-from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SqliteTriggers"]
 
-SQL = load_queries(__package__ or "", "triggers.sql")
+SQL = load_statements("triggers.sql")
 FORGET_AT_ONCE = 100
 """How many triggers that ended long ago one `fire` forgets at most."""
 
@@ -98,6 +98,13 @@ class SqliteTriggers:
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         """See `TriggerStore.fire`."""
         return await self._written(lambda step: _fire(step, firings))
+
+    async def held(self, task_type: str, user_key: str) -> Claim | None:
+        """See `TriggerStore.held`."""
+        for row in await self._rows("held_run", task_type=task_type, user_key=user_key):
+            number, lane, claim_id, lease_until, submitted_at, *columns = row
+            return Claim(message_from_row(columns), claim_id, lease_until, (number, lane), submitted_at)
+        return None
 
     async def states(
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100

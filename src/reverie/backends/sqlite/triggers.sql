@@ -58,6 +58,15 @@ SELECT m.user_id, m.id, m.message_type, m.extra ->> '$.user_key', m.status, m.er
 FROM json_each(:keys) AS given
   CROSS JOIN pending_messages AS m ON m.user_id = given.value ->> 0 AND m.id = given.value ->> 1
 
+-- name: held_run
+-- The claim that holds the message of a trigger's last run. The message columns must not be ambiguous.
+SELECT m.rowid, m.lane, m.claim_id, m.lease_until_epoch, m.created_at_epoch, message_columns
+FROM (
+    SELECT item_user_id AS whose, item_id FROM trigger_tasks WHERE task_type = :task_type AND user_key = :user_key
+  ) AS run
+  CROSS JOIN pending_messages AS m ON m.user_id = run.whose AND m.id = run.item_id
+WHERE m.status = 'processing'
+
 -- name: trigger
 -- The columns of a trigger are the fields of `Trigger`, in their order.
 SELECT * FROM trigger_tasks WHERE task_type = :task_type AND user_key = :user_key

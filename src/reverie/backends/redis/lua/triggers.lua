@@ -4,6 +4,7 @@
 -- `kind` is the encoded name of a type.
 
 local OWN = { enabled = true, configured = true, version = true } -- all other fields of a type are its definition
+local SYSTEM = '_system' -- the user of runs that belong to nobody, as in `reverie.message`
 
 local function type_key(step, kind)
   return step.triggers .. ':task_type:' .. kind
@@ -207,6 +208,23 @@ local function states_call(_, arguments)
   return cmsgpack.pack({ step.now, rows })
 end
 
+-- The claim that holds the message of a trigger's last run, as the `Hand` of `wire.py`.
+local function held_call(_, arguments)
+  local step, served, claim_id, lease_until = open_step(arguments), {}, '', 0
+  local trigger = read_trigger(step, step.request.type, step.request.user_key)
+  if trigger and trigger.item_id then
+    local user, item_id = encode(trigger.user_id or SYSTEM), trigger.item_id
+    local item = read_item(step, user, item_id)
+    if item and item.status == 'in_progress' then
+      local row = message_row(item, body_of(step, user, item_id, item))
+      served[1] = { step.prefix .. ':' .. lane_name(item), { row } }
+      claim_id = item.claim_id
+      lease_until = tonumber(redis.call('ZSCORE', step.prefix .. ':leases', reference(user, item_id)) or step.now)
+    end
+  end
+  return cmsgpack.pack({ step.now, served, claim_id, lease_until })
+end
+
 -- The statistics of each type: its name; names and texts in turn.
 local function statistics_call(_, arguments)
   local step, rows = open_step(arguments), {}
@@ -276,6 +294,7 @@ end
 register('put', put_call, {})
 register('types', types_call, { 'no-writes' })
 register('touch', touch_call, {})
+register('held', held_call, { 'no-writes' })
 register('states', states_call, { 'allow-oom' })
 register('statistics', statistics_call, { 'no-writes' })
 register('control', control_call, { 'allow-oom' })
