@@ -16,9 +16,9 @@
 --   blocked: a trigger that this one depends on must run first, and this one waits in another sorted set
 --   blocks: the types whose triggers wait because of this one
 --
--- Due times are in two sorted sets: `queue:{type}` has those of users in whole seconds, for anyone to read. `due:{type}`
--- has all in milliseconds; this is the one that is looked at. While a trigger is blocked it is in `blocked:{type}`
--- instead of `due:{type}`.
+-- Due times are in two sorted sets: `queue:{type}` has those of users in whole seconds, for anyone to read.
+-- `due:{type}` has all in milliseconds; this is the one that is looked at. While a trigger is blocked, it is in
+-- `blocked:{type}` instead of `due:{type}`.
 
 local whole_seconds, is_enabled, status_of, read_trigger, set_trigger, set_due, schedule, drop_trigger
 local begin_run, follow_claim, end_run, run_of, tally, write_triggers

@@ -1,5 +1,5 @@
--- Trigger types, activity, claims of runs, and what a person asks for, by the rules of `backends/trigger_state.py`. Triggers are
--- described in `trigger_hashes.lua`; `firing.lua` fires them.
+-- Trigger types, activity, the claims of runs, and what a person asks for, by the rules of `backends/trigger_state.py`.
+-- Triggers are described in `trigger_hashes.lua`; `firing.lua` fires them.
 --
 -- `kind` is the encoded name of a type.
 

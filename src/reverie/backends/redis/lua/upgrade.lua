@@ -1,8 +1,9 @@
--- Upgrading: brings the triggers that version 5 of the keys has written to the form that `trigger_hashes.lua` describes.
+-- Upgrading: brings the triggers that version 5 of the keys has written to the form that `trigger_hashes.lua`
+-- describes.
 --
--- In version 5 all times were in seconds with a fraction, `queue:{type}` was the set that was looked at, a trigger of no
--- user was in it under an empty name, and the lock had the id of the message. A trigger that has the present form stays
--- as it is, therefore processes may upgrade one queue at the same time, and again after one has died.
+-- In version 5 all times were in seconds with a fraction, `queue:{type}` was the set that was looked at, a trigger of
+-- no user was in it under an empty name, and the lock had the id of the message. A trigger that has the present form
+-- stays as it is. Therefore processes may upgrade one queue at the same time, and again after one has died.
 
 local SECONDS_END = 1e11 -- a smaller number is a time in seconds, a larger one in milliseconds
 
