@@ -370,12 +370,38 @@ async def test_many_end_at_once(bench: Bench) -> None:
     assert len(found) == 50
 
 
-async def test_what_has_ended_is_forgotten_one_day(bench: Bench) -> None:
-    """A day later at the earliest: until then, who asks for the last run is answered."""
+async def test_what_has_ended_is_shown_for_its_ttl(bench: Bench) -> None:
     await fired(bench)
     await run(bench)
-    bench.clock.advance(86_399)
-    assert (await state(bench)).last_exec is not None
+    bench.clock.advance(7199)
+    assert (await due(bench)).triggers == []
+    assert (await state(bench)).status == "completed"
+    bench.clock.advance(1)
+    assert (await due(bench)).triggers == []
+    assert await state(bench) is None
+    assert await bench.backend.triggers.states(TYPE) == []
+
+
+async def test_when_it_last_ended_well_is_known_for_a_day(bench: Bench) -> None:
+    """It is kept apart from the task, in whole seconds."""
+    store = bench.backend.triggers
+    bench.clock.advance(0.123)
+    await fired(bench)
+    ended = bench.clock.now()
+    await run(bench)
+    bench.clock.advance(7200)
+    await due(bench)
+    assert await store.touch([activity()]) == [True]
+    found = await state(bench)
+    assert (found.status, found.last_exec, found.item_id) == ("pending", ended // 1000 * 1000, None)
+    assert (found.created_at, found.retry_count) == (bench.clock.now(), 0)
+    bench.clock.advance(INTERVAL_S)
+    await fire(bench)
+    await run(bench)
+    bench.clock.advance(7200)
+    await due(bench)
+    assert await store.control(RunTrigger(activity()))
+    assert (await state(bench)).last_exec == (bench.clock.now() - 7_200_000) // 1000 * 1000
 
 
 # -- tasks that belong to no user --------------------------------------------------------------------

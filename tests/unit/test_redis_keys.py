@@ -316,7 +316,7 @@ async def test_the_cost_of_a_move_does_not_grow_with_the_number_of_tenants() -> 
 
 async def test_a_changed_text_is_another_library(bench: Bench) -> None:
     assert Source.of("reverie", "a").name != Source.of("reverie", "b").name
-    assert QUEUE.name.startswith("reverie_v5_")
+    assert QUEUE.name.startswith("reverie_v6_")
     assert QUEUE.text.startswith(f"#!lua name={QUEUE.name}\n")
     names = {row[1] for row in bench.server.function_list(QUEUE.name)}
     assert names == {QUEUE.name.encode()}

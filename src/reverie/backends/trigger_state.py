@@ -50,6 +50,7 @@ __all__ = [
     "due_of",
     "fire",
     "is_blocked",
+    "is_forgotten",
     "is_news",
     "known_run",
     "known_type",
@@ -63,7 +64,7 @@ __all__ = [
 ]
 
 LEAST_KEPT_MS = 86_400_000
-"""A finished trigger is remembered for at least a day."""
+"""The time at which a run last ended well is remembered for at least a day, apart from the trigger itself."""
 KNOWN = "its message was known already"
 
 
@@ -95,7 +96,7 @@ class Trigger(msgspec.Struct, frozen=True, array_like=True):
     ended: TriggerStatus | None = None
     """How the last run ended."""
     expires_at: int | None = None
-    """When the trigger is forgotten; None while it is scheduled or running."""
+    """When `last_exec` is forgotten, too (see `is_forgotten`); None while it is scheduled or running."""
     retry_count: int = 0
     last_exec: int | None = None
     """When a run last ended well."""
@@ -155,7 +156,7 @@ class TypeState(msgspec.Struct, frozen=True):
 
 def touch(trigger: Trigger | None, activity: Activity, now: int) -> Moved:
     """Note activity of a user; the answer is whether it has scheduled a run. The type must be enabled."""
-    trigger = _owned(trigger or _new(activity.task_type, activity.user_key, now), activity, now)
+    trigger = _owned(_known(trigger, activity, now), activity, now)
     if trigger.fired_at is not None:
         return Moved(replace(trigger, touched=True), answer=not trigger.touched)
     moment = now + activity.interval_ms
@@ -260,8 +261,8 @@ def run_now(trigger: Trigger | None, activity: Activity, now: int) -> Moved:
     Of a trigger without a user, only the type and the key of the activity count.
     """
     belongs_to_user = activity.user_key != GLOBAL_KEY
-    if trigger is None:
-        trigger = _new(activity.task_type, activity.user_key, now)
+    if trigger is None or is_forgotten(trigger, now):
+        trigger = _known(trigger, activity, now)
         trigger = _owned(trigger, activity, None) if belongs_to_user else trigger
     if trigger.fired_at is not None:
         return Moved(replace(trigger, touched=True))
@@ -286,6 +287,13 @@ def is_blocked(trigger: Trigger, others: Iterable[Trigger]) -> bool:
     """
     since = trigger.previous_run or 0
     return any(other.status in {"pending", "running"} and (other.last_exec or 0) <= since for other in others)
+
+
+def is_forgotten(trigger: Trigger, now: int) -> bool:
+    """Whether the `ttl_ms` after the end of a trigger is over: only its `last_exec` still counts."""
+    if trigger.expires_at is None:
+        return False
+    return trigger.expires_at - _kept_ms(trigger) + (trigger.ttl_ms or 0) <= now
 
 
 def is_news(before: Trigger | None, after: Trigger | None) -> bool:
@@ -338,6 +346,17 @@ def _new(task_type: str, user_key: str, now: int) -> Trigger:
     return Trigger(task_type, user_key, None, None, None, None, None, now)
 
 
+def _known(trigger: Trigger | None, activity: Activity, now: int) -> Trigger:
+    """The trigger of an activity: a new one if there is none, or the last one is forgotten."""
+    if trigger is not None and not is_forgotten(trigger, now):
+        return trigger
+    new = _new(activity.task_type, activity.user_key, now)
+    last = None if trigger is None else trigger.last_exec
+    if trigger is None or last is None or last + max(LEAST_KEPT_MS, trigger.interval_ms or 0) <= now:
+        return new
+    return replace(new, last_exec=last // 1000 * 1000)  # it is kept in whole seconds
+
+
 def _owned(trigger: Trigger, activity: Activity, last_activity: int | None) -> Trigger:
     """The trigger of the user who was active."""
     return replace(
@@ -367,8 +386,12 @@ def _resting(trigger: Trigger, now: int) -> Trigger:
     """The trigger with the moment at which it is forgotten, if nothing is to come. One of no user stays."""
     if trigger.user_id is None or trigger.scheduled_at is not None or trigger.fired_at is not None:
         return trigger
-    kept_ms = max(LEAST_KEPT_MS, trigger.ttl_ms or 0, trigger.interval_ms or 0)
-    return replace(trigger, expires_at=now + kept_ms)
+    return replace(trigger, expires_at=now + _kept_ms(trigger))
+
+
+def _kept_ms(trigger: Trigger) -> int:
+    """How long a store keeps a trigger after its end."""
+    return max(LEAST_KEPT_MS, trigger.ttl_ms or 0, trigger.interval_ms or 0)
 
 
 def _waits_until(trigger: Trigger | None) -> int | None:

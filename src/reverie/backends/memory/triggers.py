@@ -17,6 +17,7 @@ from reverie.backends.trigger_state import (
     due_of,
     fire,
     is_blocked,
+    is_forgotten,
     is_news,
     known_run,
     known_type,
@@ -128,10 +129,12 @@ class MemoryTriggers:
     ) -> list[TriggerState]:
         """See `TriggerStore.states`."""
         with self._state.lock:
+            now = self._state.clock.now()
             found = [
                 trigger
                 for (name, key), trigger in sorted(self._triggers.items())
                 if name == task_type
+                and not is_forgotten(trigger, now)
                 and (key == user_key if user_key is not None else not after or key > after)
             ]
             return [state_of(trigger) for trigger in found[:limit]]

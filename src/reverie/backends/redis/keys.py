@@ -43,11 +43,12 @@
 | `{trigger_prefix}:task:{task_type}:{user_key}` | hash: a user's trigger; expires after it is finished |
 | `{trigger_prefix}:periodic:{task_type}` | hash: the trigger of a type that belongs to no user |
 | `{trigger_prefix}:tasks:{task_type}` | sorted set: the user keys of its triggers, in order |
-| `{trigger_prefix}:queue:{task_type}` | sorted set: user keys by due time, unless the trigger is running |
-| `{trigger_prefix}:blocked:{task_type}` | sorted set: user keys whose trigger waits for another one |
+| `{trigger_prefix}:queue:{task_type}` | sorted set: user keys by due time in seconds, for people to read |
+| `{trigger_prefix}:due:{task_type}` | sorted set: user keys by due time, unless the trigger is running |
+| `{trigger_prefix}:blocked:{task_type}` | sorted set: the same for triggers that wait for another one |
 | `{trigger_prefix}:finished:{task_type}` | sorted set: when finished triggers are forgotten |
 | `{trigger_prefix}:last_exec:{task_type}:{user_key}` | when a run last ended well; expires |
-| `{trigger_prefix}:lock:{task_type}:{user_key}` | the item id of its run, while that lasts |
+| `{trigger_prefix}:lock:{task_type}:{user_key}` | the id of the claim that holds its run; expires |
 | `{trigger_prefix}:statistics:{task_type}` | hash: the statistics of a type |
 
 `backends/lane_keys.py` says how ids are written. `{item}` is a user's encoded id, `:` and the id of an item,

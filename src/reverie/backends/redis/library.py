@@ -4,7 +4,7 @@ The queue's moves are one library. A repair has another, which is on the server 
 name of a library has the version of the keys and a hash of the library's text. Therefore an older and a newer
 Reverie find their own functions on one server, and no server goes on with an older text of the same version.
 A change of what the keys hold needs a new VERSION. `{prefix}:version` holds the version of a queue; a Reverie
-with another version does not touch that queue.
+with another version does not touch that queue. Only the keys of the version before its own are upgraded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import hashlib
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 from redis.exceptions import ResponseError
 
+from reverie.backends.redis.permissions import ForbiddenError
+from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
 
 if TYPE_CHECKING:
@@ -28,7 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["QUEUE", "KeysVersionError", "Library", "Source", "repair_source"]
 
-VERSION = 5
+log = get_logger(__name__)
+
+VERSION = 6
+UPGRADED = 5
+"""The version whose keys this Reverie upgrades."""
+UPGRADING = f"{UPGRADED}>{VERSION}"
+"""The version of keys that are being upgraded: only a Reverie of this version touches them."""
+UPGRADE_AT_ONCE = 500
+"""The most triggers that one step of the upgrade writes."""
 COMMON = (
     "base",
     "scopes",
@@ -57,6 +68,7 @@ MOVES = (
     ("breaker_state",),
     ("triggers",),
     ("firing",),
+    ("upgrade",),
 )
 """The moves, each with the parts that only it needs.
 
@@ -141,11 +153,43 @@ class Library:
         self._source = source
 
     async def ensure(self) -> None:
-        """Load the library unless the server has it. `KeysVersionError` if the queue has another version."""
-        await self._check_version()
+        """Load the library unless the server has it, and upgrade the keys if they have the version before.
+
+        `KeysVersionError` if the queue has another version.
+        """
+        is_old = await self._check_version()
+        if is_old and self._source is not QUEUE:
+            await Library(self._connections, self._keys).ensure()
         if not await self._connections.call("FUNCTION", "LIST", "LIBRARYNAME", self._source.name):
             # Two processes that find it missing at the same time load the same text.
             await self._connections.call("FUNCTION", "LOAD", "REPLACE", self._source.text)
+        if is_old and self._source is QUEUE:
+            await self._upgrade()
+
+    async def _upgrade(self) -> None:
+        """Upgrade the keys in small steps. If this process dies, the next one begins again."""
+        call, version = self._connections.call, f"{self._keys.prefix}:version"
+        await call("SET", version, UPGRADING)
+        for library in await call("FUNCTION", "LIST", "LIBRARYNAME", f"reverie_v{UPGRADED}_*"):
+            # An older process that goes on finds no functions, looks at the version, and stops. If the server
+            # forbids the deletion, older processes might write what this one does not read: nothing changes.
+            try:
+                await call("FUNCTION", "DELETE", library[1])
+            except ForbiddenError:
+                await call("SET", version, str(UPGRADED))
+                raise
+            except ResponseError:
+                log.info("redis.library_gone", library=library[1].decode())  # another process was quicker
+        for kind in await call("SMEMBERS", f"{self._keys.trigger_prefix}:task_types"):
+            after: str | None = None
+            while True:
+                request = {"type": kind.decode(), "after": after, "limit": UPGRADE_AT_ONCE}
+                answer = await call(*self._command("upgrade", msgspec.msgpack.encode(request)))
+                _, *left = msgspec.msgpack.decode(answer)
+                if not left:
+                    break
+                after = left[0]
+        await call("SET", version, str(VERSION))
 
     async def unload(self) -> None:
         """Delete the library, unless the server is away or forbids it. Another repair can load it again."""
@@ -180,13 +224,16 @@ class Library:
         await self.ensure()
         return await call()
 
-    async def _check_version(self) -> None:
-        """Check that the keys have our version; a new queue gets it."""
+    async def _check_version(self) -> bool:
+        """Check that the keys have our version; a new queue gets it. True if they must be upgraded first."""
         key, ours = self._keys.version, str(VERSION)
         found: bytes | None = await self._connections.call(
             "GET", key
         )  # a full server allows this, but not SET
         if found is None:
             found = await self._connections.call("SET", key, ours, "NX", "GET")
-        if found is not None and found.decode() != ours:
+        if found is None or found.decode() == ours:
+            return False
+        if found.decode() not in {str(UPGRADED), UPGRADING}:
             raise KeysVersionError(self._connections.place, self._keys.prefix, found.decode())
+        return True

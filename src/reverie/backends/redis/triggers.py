@@ -207,6 +207,6 @@ def _statistics(name: str, texts: dict[str, str]) -> TypeStatistics:
     return TypeStatistics(
         task_type=name,
         **counts,
-        last_run_at=None if last is None else round(float(last) * 1000),
+        last_run_at=None if last is None else int(last),
         last_error=texts.get("last_error"),
     )

@@ -9,6 +9,7 @@ from reverie.backends.sqlite.rows import decode_json, load_statements, message_f
 from reverie.backends.sqlite.submit import insert
 from reverie.backends.sqlite.trigger_rows import TriggerRows
 from reverie.backends.trigger_state import (
+    LEAST_KEPT_MS,
     Run,
     Trigger,
     TypeState,
@@ -110,10 +111,11 @@ class SqliteTriggers:
         self, task_type: str, user_key: str | None = None, *, after: str = "", limit: int = 100
     ) -> list[TriggerState]:
         """See `TriggerStore.states`."""
+        own = {"task_type": task_type, "now": self._clock.now(), "least_kept": LEAST_KEPT_MS}
         if user_key is None:
-            rows = await self._rows("page_of_triggers", task_type=task_type, after=after, limit=limit)
+            rows = await self._rows("page_of_triggers", after=after, limit=limit, **own)
         else:
-            rows = await self._rows("trigger", task_type=task_type, user_key=user_key)
+            rows = await self._rows("trigger", user_key=user_key, **own)
         return [state_of(Trigger(*row)) for row in rows]
 
     async def statistics(self) -> list[TypeStatistics]:

@@ -68,12 +68,20 @@ FROM (
 WHERE m.status = 'processing'
 
 -- name: trigger
--- The columns of a trigger are the fields of `Trigger`, in their order.
-SELECT * FROM trigger_tasks WHERE task_type = :task_type AND user_key = :user_key
+-- The columns of a trigger are the fields of `Trigger`, in their order. `is_forgotten` of `trigger_state.py` is false of
+-- those that are answered.
+SELECT * FROM trigger_tasks
+WHERE task_type = :task_type AND user_key = :user_key AND (
+    expires_at_epoch IS NULL
+    OR expires_at_epoch - max(:least_kept, coalesce(ttl_ms, 0), coalesce(interval_ms, 0)) + coalesce(ttl_ms, 0) > :now
+  )
 
 -- name: page_of_triggers
 SELECT * FROM trigger_tasks
-WHERE task_type = :task_type AND user_key >= :after AND (:after = '' OR user_key <> :after)
+WHERE task_type = :task_type AND user_key >= :after AND (:after = '' OR user_key <> :after) AND (
+    expires_at_epoch IS NULL
+    OR expires_at_epoch - max(:least_kept, coalesce(ttl_ms, 0), coalesce(interval_ms, 0)) + coalesce(ttl_ms, 0) > :now
+  )
 ORDER BY user_key LIMIT :limit
 
 -- name: statistics

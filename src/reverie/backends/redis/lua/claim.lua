@@ -91,6 +91,7 @@ local function start(step, lane, entry, rows)
   unwatch_deadline(step, user, item_id, item)
   write_item(step, user, item_id, item)
   lease(step, user, item_id)
+  follow_claim(step, item_id, item, request.lease_ms)
   rows[#rows + 1] = message_row(item, body)
 end
 

@@ -102,6 +102,7 @@ local function lose(step, user, item_id, item)
     return end_item(step, user, item_id, item, 'failed', 'killed_worker', 'lost')
   end
   note_run(step, user, item_id, item, 'lost')
+  follow_claim(step, item_id, item)
   item.status, item.run = 'waiting', ''
   wait_from_now(step, item)
   hand_back(lane, item.entry)

@@ -26,14 +26,14 @@ end
 -- At most `wanted` triggers of a type whose due times are in a range, the earliest first, without those that are put
 -- aside. The second answer: whether there may be more, because too many were put aside in this look.
 local function look_for(step, kind, depends_on, first, last, wanted)
-  local own, found, looked = step.triggers .. ':queue:' .. kind, {}, 0
+  local own, found, looked = step.triggers .. ':due:' .. kind, {}, 0
   local most = #depends_on > 0 and wanted + LOOKED_AT or wanted
   while looked < most and #found < wanted do
     local size = math.min(math.max(PAGE, wanted), most - looked)
     local page = redis.call('ZRANGE', own, first, last, 'BYSCORE', 'LIMIT', looked, size, 'WITHSCORES')
     for index = 1, #page, 2 do
       if #found < wanted and not put_aside(step, kind, page[index], depends_on) then
-        found[#found + 1] = { kind = kind, key = page[index], at = to_ms(page[index + 1]), place = #found }
+        found[#found + 1] = { kind = kind, key = page[index], at = tonumber(page[index + 1]), place = #found }
       end
     end
     if #page < 2 * size then
@@ -62,7 +62,7 @@ end
 -- Forgets finished triggers whose time is over. One that has expired leaves the list of all.
 local function forget_finished(step, kind)
   local own = step.triggers .. ':finished:' .. kind
-  local keys = redis.call('ZRANGE', own, '-inf', seconds(step.now), 'BYSCORE', 'LIMIT', 0, FORGOTTEN)
+  local keys = redis.call('ZRANGE', own, '-inf', step.now, 'BYSCORE', 'LIMIT', 0, FORGOTTEN)
   for _, key in ipairs(keys) do
     local trigger = read_trigger(step, kind, key)
     if not trigger then
@@ -81,12 +81,17 @@ local function found_trigger(step, found)
   if at == found.at then
     return trigger
   end
-  local own = step.triggers .. ':queue:' .. found.kind
+  local own, public = step.triggers .. ':due:' .. found.kind, step.triggers .. ':queue:' .. found.kind
   if at then
-    redis.call('ZADD', own, seconds(at), found.key)
+    redis.call('ZADD', own, string.format('%d', at), found.key)
   else
     redis.call('ZREM', own, found.key)
     tally(step, found.kind, 'pending', trigger and 0 or -1)
+  end
+  if at and found.key ~= '' then
+    redis.call('ZADD', public, whole_seconds(at), found.key)
+  elseif found.key ~= '' then
+    redis.call('ZREM', public, found.key)
   end
 end
 
@@ -105,7 +110,7 @@ end
 
 -- The due triggers of the types in the request, and the first due time after now, if any.
 local function look_at_all(step, limit)
-  local due, now, next_due = {}, seconds(step.now), nil
+  local due, now, next_due = {}, string.format('%d', step.now), nil
   for order, row in ipairs(step.request.types) do
     local kind, depends_on = row[1], row[2]
     if is_enabled(step, kind) then

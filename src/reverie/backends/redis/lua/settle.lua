@@ -33,10 +33,7 @@ local function wait_again(step, lane, item, row)
   if row[6] or problem then
     note_run(step, user, item_id, item, row[6] and 'retry' or 'handed_back', problem)
   end
-  local trigger = run_of(step, item_id, item)
-  if trigger then
-    set_trigger(step, trigger, 'retry_count', item.attempts)
-  end
+  follow_claim(step, item_id, item)
   item.status, item.run, item.note = 'waiting', '', note_error(problem)
   if body then
     item.body, item.rare.due = body, step.now + delay

@@ -2,20 +2,26 @@
 --
 -- The rules are those of `backends/trigger_state.py`, which this file, `triggers.lua` and `firing.lua` follow. The hash
 -- of a user's trigger is `task:{type}:{user key}`. A trigger of no user, whose user key is empty, has
--- `periodic:{type}`. In keys, types are encoded and user keys are not. In the hashes, times are in seconds, with a
--- fraction if there is one; here they are in milliseconds.
+-- `periodic:{type}`. In keys, types are encoded and user keys are not.
 --
 -- The fields of a hash, as far as they have a value:
---   user_id, device_id, agent_id, interval, ttl: of the last activity
---   created_at, scheduled_at (without a user: next_run), last_activity; anchor, if it differs from the due time
+--   user_id, device_id, agent_id, interval_ms, ttl_ms: of the last activity
+--   created_at, scheduled_at (without a user: next_run), last_activity, last_run, last_exec: in whole seconds
+--   ms: the milliseconds of these five times in this order, three digits each
+--   past: there is no next due time, and scheduled_at is the due time of the present run or the last one
+--   anchor_ms: the due time by the schedule, if it differs from the due time
 --   touched: there was activity, or a person asked for a run, since the present run was fired
---   item_id, last_run: the message of the present run or the last one, and when it was fired
+--   item_id: the message of the present run or the last one, which was fired at last_run
 --   last_status, last_exec, retry_count: how the last run ended, when one last ended well, attempts of the present one
 --   blocked: a trigger that this one depends on must run first, and this one waits in another sorted set
 --   blocks: the types whose triggers wait because of this one
+--
+-- Due times are in two sorted sets: `queue:{type}` has those of users in whole seconds, for anyone to read.
+-- `due:{type}` has all in milliseconds; this is the one that is looked at. While a trigger is blocked, it is in
+-- `blocked:{type}` instead of `due:{type}`.
 
-local seconds, to_ms, is_enabled, status_of, read_trigger, set_trigger, set_due, schedule, drop_trigger
-local begin_run, end_run, run_of, tally, write_triggers
+local whole_seconds, is_enabled, status_of, read_trigger, set_trigger, set_due, schedule, drop_trigger
+local begin_run, follow_claim, end_run, run_of, tally, write_triggers
 do
   local FIELDS = { -- all but the due time, which has two names
     'status',
@@ -25,9 +31,9 @@ do
     'device_id',
     'agent_id',
     'retry_count',
-    'interval',
-    'ttl',
-    'anchor',
+    'interval_ms',
+    'ttl_ms',
+    'anchor_ms',
     'touched',
     'item_id',
     'last_run',
@@ -35,31 +41,36 @@ do
     'last_exec',
     'blocked',
     'blocks',
+    'ms',
+    'past',
   }
-  local IS_TIME = {
-    created_at = true,
-    scheduled_at = true,
-    last_activity = true,
-    interval = true,
-    ttl = true,
-    anchor = true,
-    last_run = true,
-    last_exec = true,
-  }
-  local DAY_MS = 86400000 -- a finished trigger is remembered for at least a day
+  local TIMES = { 'created_at', 'scheduled_at', 'last_activity', 'last_run', 'last_exec' } -- as in the field `ms`
+  local IS_TIME = { created_at = true, scheduled_at = true, last_activity = true, last_run = true, last_exec = true }
+  local WRITTEN = { interval = 'interval_ms', ttl = 'ttl_ms', anchor = 'anchor_ms' } -- if not as it is named here
+  local DAY_MS = 86400000 -- how long it is remembered when a run last ended well, if not longer
   local IS_OPEN = { pending = true, running = true }
 
-  -- Milliseconds as they are written in a hash or as a score.
-  function seconds(ms)
-    if ms % 1000 == 0 then
-      return string.format('%d', ms / 1000)
-    end
-    local text = string.format('%.3f', ms / 1000)
-    return ms % 10 == 0 and string.gsub(text, '0+$', '') or text
+  -- A time as it is written in a hash or as a score for anyone to read.
+  function whole_seconds(ms)
+    return string.format('%d', math.floor(ms / 1000))
   end
 
-  function to_ms(text)
+  local function to_ms(text)
     return math.floor((tonumber(text) or 0) * 1000 + 0.5) -- a person may have written it
+  end
+
+  -- A time in milliseconds: that of its field, and its part of the field `ms`.
+  local function exact_ms(text, odd, place)
+    return text and to_ms(text) + (tonumber(string.sub(odd or '', 3 * place - 2, 3 * place)) or 0) or nil
+  end
+
+  -- The field `ms` of a trigger.
+  local function odd_ms(trigger)
+    local parts = {}
+    for place, name in ipairs(TIMES) do
+      parts[place] = string.format('%03d', (trigger[name] or 0) % 1000)
+    end
+    return table.concat(parts)
   end
 
   -- Whether a type is known and enabled.
@@ -90,6 +101,7 @@ do
     local own = key == '' and step.triggers .. ':periodic:' .. kind or step.triggers .. ':task:' .. kind .. ':' .. key
     local due = key == '' and 'next_run' or 'scheduled_at'
     local values = redis.call('HMGET', own, due, unpack(FIELDS))
+    local odd, past = values[19], values[20]
     local trigger = { -- with all its fields at once: a table that grows costs more than all the rest
       kind = kind,
       key = key,
@@ -97,21 +109,21 @@ do
       due_field = due,
       known = values[2] and true,
       running = values[2] == 'running',
-      scheduled_at = values[1] and to_ms(values[1]) or nil,
-      created_at = values[3] and to_ms(values[3]) or nil,
-      last_activity = values[4] and to_ms(values[4]) or nil,
+      scheduled_at = not past and exact_ms(values[1], odd, 2) or nil,
+      created_at = exact_ms(values[3], odd, 1),
+      last_activity = exact_ms(values[4], odd, 3),
       user_id = values[5] or nil,
       device_id = values[6] or nil,
       agent_id = values[7] or nil,
       retry_count = tonumber(values[8] or 0) or 0,
-      interval = values[9] and to_ms(values[9]) or nil,
-      ttl = values[10] and to_ms(values[10]) or nil,
-      anchor = values[11] and to_ms(values[11]) or nil,
+      interval = tonumber(values[9] or nil),
+      ttl = tonumber(values[10] or nil),
+      anchor = tonumber(values[11] or nil),
       touched = values[12] or nil,
       item_id = values[13] or nil,
-      last_run = values[14] and to_ms(values[14]) or nil,
+      last_run = exact_ms(values[14], odd, 4),
       last_status = values[15] or nil,
-      last_exec = values[16] and to_ms(values[16]) or nil,
+      last_exec = exact_ms(values[16], odd, 5),
       blocked = values[17] or nil,
       blocks = values[18] or nil,
       was = nil,
@@ -135,8 +147,9 @@ do
       step.known_triggers[kind][key] = trigger
     end
     if make and not trigger.known then
-      trigger.known, trigger.created_at = true, step.now
-      trigger.dirty = { 'created_at', 'retry_count' }
+      local last = redis.call('GET', step.triggers .. ':last_exec:' .. kind .. ':' .. key)
+      trigger.known, trigger.created_at, trigger.last_exec = true, step.now, last and to_ms(last) or nil
+      trigger.dirty = { 'created_at', 'retry_count', 'last_exec' }
     end
     return trigger.known and trigger
   end
@@ -210,7 +223,20 @@ do
     set_trigger(step, trigger, 'touched', nil)
     set_trigger(step, trigger, 'retry_count', 0)
     mark(step, trigger)
-    redis.call('SET', lock_of(step, trigger), item_id)
+  end
+
+  -- Notes that a message was claimed, or waits for another attempt, if it is the run of a trigger. While it is claimed,
+  -- the lock of the trigger has the token by which the run is ended, for as long as the run may last.
+  function follow_claim(step, item_id, item, lease_ms)
+    local trigger = run_of(step, item_id, item)
+    if trigger and item.claim_id == '' then
+      set_trigger(step, trigger, 'retry_count', item.attempts)
+      redis.call('DEL', lock_of(step, trigger))
+    elseif trigger then
+      local timeout = redis.call('HGET', step.triggers .. ':task_type:' .. trigger.kind, 'timeout')
+      local lasts = math.max(lease_ms, to_ms(timeout or 0), 1)
+      redis.call('SET', lock_of(step, trigger), item.claim_id, 'PX', string.format('%d', lasts))
+    end
   end
 
   -- The run of a trigger has ended, well or with a problem.
@@ -237,7 +263,7 @@ do
     redis.call('DEL', lock_of(step, trigger))
     if good and trigger.user_id then
       local last = step.triggers .. ':last_exec:' .. trigger.kind .. ':' .. trigger.key
-      redis.call('SET', last, seconds(step.now), 'PX', math.max(DAY_MS, trigger.interval or 0))
+      redis.call('SET', last, whole_seconds(step.now), 'PX', math.max(DAY_MS, trigger.interval or 0))
     end
   end
 
@@ -277,18 +303,21 @@ do
     end
   end
 
-  -- Writes in which sorted set a trigger waits for its due time; in none while it is running.
+  -- Writes in which sorted sets a trigger waits for its due time; in none while it is running.
   local function write_place(step, trigger)
     local at = trigger.known and not trigger.running and trigger.scheduled_at
-    local was_in, is_in = trigger.was_blocked and 'blocked' or 'queue', trigger.blocked and 'blocked' or 'queue'
+    local was_in, is_in = trigger.was_blocked and 'blocked' or 'due', trigger.blocked and 'blocked' or 'due'
     if trigger.was_at and (not at or was_in ~= is_in) then
       sort_in(step, was_in, trigger.kind, trigger.key)
     end
     if at and (at ~= trigger.was_at or was_in ~= is_in) then
-      sort_in(step, is_in, trigger.kind, trigger.key, seconds(at))
-      if is_in == 'queue' then
+      sort_in(step, is_in, trigger.kind, trigger.key, string.format('%d', at))
+      if is_in == 'due' then
         step.sooner[trigger.kind] = math.min(at, step.sooner[trigger.kind] or at)
       end
+    end
+    if trigger.key ~= '' and at ~= trigger.was_at then
+      sort_in(step, 'queue', trigger.kind, trigger.key, at and whole_seconds(at))
     end
   end
 
@@ -298,14 +327,24 @@ do
       status = trigger.running and 'running' or 'idle'
     end
     values[1], values[2] = 'status', status
+    local is_moved = false
     for _, name in ipairs(trigger.dirty) do
-      local value, written = trigger[name], name == 'scheduled_at' and trigger.due_field or name
-      if value == nil then
+      local value, written = trigger[name], WRITTEN[name] or name
+      is_moved = is_moved or IS_TIME[name]
+      if name == 'scheduled_at' and not value then
+        values[#values + 1], values[#values + 2] = 'past', '1'
+      elseif name == 'scheduled_at' then
+        values[#values + 1], values[#values + 2] = trigger.due_field, whole_seconds(value)
+        gone[#gone + 1] = 'past'
+      elseif value == nil then
         gone[#gone + 1] = written
       else
         values[#values + 1] = written
-        values[#values + 1] = IS_TIME[name] and seconds(value) or value
+        values[#values + 1] = IS_TIME[name] and whole_seconds(value) or value
       end
+    end
+    if is_moved then
+      values[#values + 1], values[#values + 2] = 'ms', odd_ms(trigger)
     end
     redis.call('HSET', trigger.hash, unpack(values))
     send('HDEL', trigger.hash, gone)
@@ -314,9 +353,9 @@ do
   -- Lets a finished trigger expire. The sorted set says when, because the list of all triggers must lose it, too.
   local function write_expiry(step, trigger)
     if trigger.user_id and not IS_OPEN[status_of(trigger)] then
-      local kept = math.max(DAY_MS, trigger.ttl or 0, trigger.interval or 0)
+      local kept = math.max(1, trigger.ttl or DAY_MS)
       redis.call('PEXPIRE', trigger.hash, kept)
-      sort_in(step, 'finished', trigger.kind, trigger.key, seconds(step.now + kept))
+      sort_in(step, 'finished', trigger.kind, trigger.key, string.format('%d', step.now + kept))
     elseif trigger.was and not IS_OPEN[trigger.was] then
       redis.call('PERSIST', trigger.hash)
     end
@@ -341,7 +380,7 @@ do
         sort_in(step, 'tasks', trigger.kind, trigger.key, 0)
       end
     else
-      redis.call('DEL', trigger.hash, step.triggers .. ':last_exec:' .. trigger.kind .. ':' .. trigger.key)
+      redis.call('DEL', trigger.hash) -- when it last ended well is kept apart
       sort_in(step, 'tasks', trigger.kind, trigger.key)
       step.known_triggers[trigger.kind][trigger.key] = nil
     end
@@ -357,7 +396,7 @@ do
         end
       end
       if tallies.runs then
-        redis.call('HSET', own, 'last_run_at', seconds(step.now))
+        redis.call('HSET', own, 'last_run_at', string.format('%d', step.now))
       end
     end
     for kind, problem in pairs(step.last_errors or {}) do
@@ -375,8 +414,8 @@ do
   local function tell_of_due(step)
     local told
     for kind, moment in pairs(step.sooner) do
-      local first = redis.call('ZRANGE', step.triggers .. ':queue:' .. kind, 0, 0, 'WITHSCORES')[2]
-      told = told or not first or moment < to_ms(first)
+      local first = redis.call('ZRANGE', step.triggers .. ':due:' .. kind, 0, 0, 'WITHSCORES')[2]
+      told = told or not first or moment < tonumber(first)
     end
     local wanted = told and math.max(TOKENS, redis.call('HLEN', step.prefix .. ':workers')) or step.run_ended and 1
     if wanted then

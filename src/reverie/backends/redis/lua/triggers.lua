@@ -1,10 +1,9 @@
--- Trigger types, activity, and what a person asks for, by the rules of `backends/trigger_state.py`. Triggers are
--- described in `trigger_hashes.lua`; `firing.lua` fires them.
+-- Trigger types, activity, the claims of runs, and what a person asks for, by the rules of `backends/trigger_state.py`.
+-- Triggers are described in `trigger_hashes.lua`; `firing.lua` fires them.
 --
 -- `kind` is the encoded name of a type.
 
 local OWN = { enabled = true, configured = true, version = true } -- all other fields of a type are its definition
-local SYSTEM = '_system' -- the user of runs that belong to nobody, as in `reverie.message`
 
 local function type_key(step, kind)
   return step.triggers .. ':task_type:' .. kind
@@ -213,7 +212,7 @@ local function held_call(_, arguments)
   local step, served, claim_id, lease_until = open_step(arguments), {}, '', 0
   local trigger = read_trigger(step, step.request.type, step.request.user_key)
   if trigger and trigger.item_id then
-    local user, item_id = encode(trigger.user_id or SYSTEM), trigger.item_id
+    local user, item_id = encode(trigger.user_id or '_system'), trigger.item_id -- as in `reverie.message`
     local item = read_item(step, user, item_id)
     if item and item.status == 'in_progress' then
       local row = message_row(item, body_of(step, user, item_id, item))
