@@ -26,7 +26,7 @@ def count_anew(connection: apsw.Connection) -> None:
 
     The totals of messages ever completed and ever failed never shrink.
     """
-    for name in ("forget_counts", "count_all", "set_counted", "drop_orphans"):
+    for name in ("forget_counts", "count_all", "set_counted", "drop_orphans", "put_back_all"):
         connection.execute(SQL[name])
     connection.execute(SQL["end_lost_runs"], {"least_kept_ms": LEAST_KEPT_MS})
     connection.execute(SQL["count_tasks"])
