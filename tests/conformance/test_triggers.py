@@ -613,6 +613,39 @@ async def test_a_task_waits_for_those_it_depends_on(bench: Bench) -> None:
     assert (await due(bench, "second", **depends_on)).triggers == []
 
 
+async def test_tasks_that_wait_for_others_do_not_hide_those_behind_them(bench: Bench) -> None:
+    """One look may put so many aside that it finds no other; then the next one is due at once."""
+    await ready(bench, "first", "second")
+    triggers, depends_on = bench.backend.triggers, {"second": ("first",)}
+    users = [f"u{n:04}" for n in range(1100)]
+    await triggers.touch([activity(user, "first", interval_ms=3_600_000) for user in users])
+    await triggers.touch([activity(user, "second") for user in users])
+    bench.clock.advance(1)
+    await triggers.touch([activity("zoe", "second")])
+    bench.clock.advance(10)
+    now = bench.clock.now()
+
+    async def look() -> list[str]:
+        for _ in range(3):
+            found = await due(bench, "second", limit=5, **depends_on)
+            if found.triggers or found.next_due is None:
+                break
+            assert found.next_due == now
+        return [task.user_id for task in found.triggers]
+
+    assert await look() == ["zoe"]
+    assert (await due(bench, "second", limit=5, **depends_on)).next_due is None
+    for user in ("u0007", "u1099"):
+        await triggers.control(CancelTrigger("first", f"{user}:phone:bot"))
+    assert await look() == ["u0007", "u1099", "zoe"], "nothing is scheduled for them any more"
+    await triggers.control(RunTrigger(activity("u0003", "first")))
+    await fire(bench, "first")
+    await run(bench, "first")
+    assert await look() == ["u0003", "u0007", "u1099", "zoe"], "what it depends on has ended well"
+    others = await due(bench, "second", limit=5)
+    assert [task.user_id for task in others.triggers] == users[:5], "now it depends on nothing"
+
+
 async def test_statistics_of_a_type(bench: Bench) -> None:
     await fired(bench, "ann", "bob", "cem")
     bench.clock.advance(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,20 +12,27 @@ import pytest
 from reverie import Scheduler
 from reverie.settings import load_settings
 from reverie.storage.location import sqlite_path
+from support.living import wait_until
 from support.places import Place, sqlite
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 APP = """
-import uuid
+import os, time, uuid
+from pathlib import Path
 from reverie import Done, Remember, Scheduler
 scheduler = Scheduler()
 
 @scheduler.handler("note")
 def note(message):
-    return Done(effects=[Remember(memory_id=str(uuid.uuid4()), text="green tea")])
+    while "HOLD" in os.environ and not Path("go").exists():
+        time.sleep(0.01)
+    memory_id = str(uuid.uuid4()) if message.content == "random" else "note-1"
+    return Done(effects=[Remember(memory_id=memory_id, text="green tea")])
 """
 SHORT_LEASE = {"REVERIE_WORKER__LEASE_S": "1", "REVERIE_WORKER__RENEW_S": "0.3"}
 
@@ -62,21 +70,48 @@ def test_a_spelling_does_not_part_queue_and_memory(
         assert len(scheduler.runtime.databases.files) == 1
 
 
-@pytest.mark.parametrize("memory", ["relative", "link"])
-def test_killed_inside_the_settlement_by_one_spelling_and_finished_by_another(
-    place: Place, memory: str
+def mixed(memory: str, place: Place, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A worker with an absolute URL of the queue, and another spelling for the memory."""
+    spelled = replace(place, memory_url=SPELLINGS[memory](place.folder))
+    return spelled.worker("--app", "app:scheduler", **SHORT_LEASE, **environment)
+
+
+def alone(place: Place, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A worker with a relative URL of the queue alone."""
+    spelled = replace(place, queue_url=SPELLINGS["relative"](place.folder))
+    return spelled.worker("--app", "app:scheduler", REVERIE_MEMORY__URL="null", **SHORT_LEASE, **environment)
+
+
+PAIRS = {
+    "mixed is killed": (partial(mixed, "relative"), alone),
+    "alone is killed": (alone, partial(mixed, "relative")),
+    "link is killed": (partial(mixed, "link"), alone),
+}
+
+
+@pytest.mark.parametrize("memory_id", ["random", "fixed"])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_killed_between_effects_and_settlement_and_finished_by_another_spelling(
+    place: Place, pair: str, memory_id: str
 ) -> None:
-    """Memory ids are random: effects that were applied apart from the settlement would make two."""
-    first = replace(place, memory_url=SPELLINGS[memory](place.folder))
-    second = replace(place, queue_url=SPELLINGS["relative"](place.folder), memory_url="")
+    """Both processes are there. Effects apart from the settlement would make two memories of random ids."""
+    first, second = PAIRS[pair]
     with place.scheduler() as scheduler:
-        scheduler.submit("note", user_id="ann", item_id="1")
-    with first.worker("--app", "app:scheduler", REVERIE_FAILPOINT="inside_settle", **SHORT_LEASE) as worker:
-        assert worker.wait(60) == -signal.SIGKILL
-    with (
-        second.worker("--app", "app:scheduler", REVERIE_MEMORY__URL="null", **SHORT_LEASE),
-        place.scheduler() as scheduler,
-    ):
-        item = scheduler.wait("1", user_id="ann")
-        assert (item.status, item.losses) == ("completed", 1)
+        scheduler.submit("note", user_id="ann", item_id="1", content=memory_id)
+        with first(place, REVERIE_FAILPOINT="inside_settle", HOLD="1") as killed:
+            wait_until(lambda: scheduler.status("ann", "1")[0].status == "in_progress")
+            with second(place):
+                wait_until(lambda: len(scheduler.control.workers()) == 2)
+                (place.folder / "go").touch()
+                assert killed.wait(60) == -signal.SIGKILL
+                item = scheduler.wait("1", user_id="ann", timeout=60)
+        assert (item.status, item.attempts, item.losses) == ("completed", 1, 1)
+        assert len(scheduler.memory.search("tea", user_id="ann")) == 1
+
+
+@pytest.mark.parametrize("spelling", [partial(mixed, "relative"), alone], ids=["mixed", "alone"])
+def test_there_is_no_step_between_effects_and_settlement(place: Place, spelling) -> None:
+    with place.scheduler() as scheduler, spelling(place, REVERIE_FAILPOINT="between_effects_and_settle"):
+        scheduler.submit("note", user_id="ann", item_id="1", content="random")
+        assert scheduler.wait("1", user_id="ann", timeout=60).losses == 0
         assert len(scheduler.memory.search("tea", user_id="ann")) == 1

@@ -29,6 +29,7 @@ PARTS = {"add_lanes", "fill_lanes", "insert_messages", "filter", *READS}
 ALLOWED = {
     "claim.running": "counts what runs, with a limit of all that runs, which bounds it",
     "claim.look": "asks whether there is any entry in a small index of what was lost",
+    "triggers.put_back": "reads what is put aside, after the settings have changed",
     "views.dead": "shows dead letters, in pages",
     "views.oldest_waiting": "stops after LOOK_AT rows",
     "views.oldest_in_progress": "stops after LOOK_AT rows",

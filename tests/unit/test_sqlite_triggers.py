@@ -29,6 +29,7 @@ from reverie.backends.triggers import (
 )
 from reverie.backends.views import StatusQuery
 from reverie.base.clock import from_epoch_ms
+from reverie.errors import BackendUnavailableError
 from reverie.message import Message
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
@@ -451,3 +452,107 @@ async def test_a_finished_task_that_was_cancelled_since_is_forgotten_too(
     clock.advance(DAY_S)
     await backend.triggers.fire([])
     assert await backend.triggers.states("first") == []
+
+
+# -- tasks that wait for others ----------------------------------------------------------------------
+
+DEPENDS_ON = {"second": ("first",)}
+
+
+async def aside(backend: SqliteBackend) -> set[str]:
+    """The users whose task is put aside."""
+    rows = await backend.queue.written(
+        lambda step: step.rows("SELECT user_key FROM trigger_tasks WHERE blocked")
+    )
+    return {user for (user,) in rows}
+
+
+async def blocked(backend: SqliteBackend, clock: ManualClock, *users: str) -> None:
+    """Let tasks be due that wait for others, which run."""
+    await backend.triggers.touch([activity(user, kind) for user in users for kind in TYPES])
+    clock.advance(1)
+    assert all(await fire(backend, "first"))
+
+
+async def test_one_look_puts_a_limited_number_of_tasks_aside(
+    backend: SqliteBackend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reverie.backends.sqlite.triggers.LOOKED_AT", 2)
+    await blocked(backend, clock, *"abcde")
+    for number, next_due in ((3, clock.now()), (5, None)):
+        found = await backend.triggers.due(DEPENDS_ON, 0)
+        assert (found.triggers, found.next_due) == ([], next_due)
+        assert len(await aside(backend)) == number
+
+
+async def test_a_look_at_many_tasks_that_wait_may_end_early(
+    backend: SqliteBackend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is repeated when the last that it has seen is due."""
+    monkeypatch.setattr("reverie.backends.sqlite.triggers.LOOKED_AT", 2)
+    await backend.triggers.touch([activity(user, "first") for user in "abcde"])
+    later = [activity(user, "second", interval_ms=2000 + n) for n, user in enumerate("abcde")]
+    await backend.triggers.touch(later)
+    assert (await backend.triggers.due(DEPENDS_ON, 0)).next_due == clock.now() + 2002
+    assert await aside(backend) == set()
+
+
+async def test_a_task_whose_obstacle_ends_during_the_look_is_not_put_aside(
+    backend: SqliteBackend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await blocked(backend, clock, "ann")
+    read = backend.triggers._rows
+
+    async def read_slowly(statement: str, **bindings):
+        rows = await read(statement, **bindings)
+        await end_by_settling(backend, clock, Move.COMPLETE)
+        return rows
+
+    monkeypatch.setattr(backend.triggers, "_rows", read_slowly)
+    assert len((await backend.triggers.due(DEPENDS_ON, 10)).triggers) == 1
+    assert await aside(backend) == set()
+
+
+async def test_what_is_due_can_be_told_while_nothing_can_be_written(
+    backend: SqliteBackend, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await blocked(backend, clock, "ann")
+    await backend.triggers.touch([activity("bob", "second")])
+    clock.advance(1)
+
+    async def refuse(job):
+        raise BackendUnavailableError("the disk is full")
+
+    monkeypatch.setattr(backend.triggers, "_written", refuse)
+    assert [task.user_id for task in (await backend.triggers.due(DEPENDS_ON, 10)).triggers] == ["bob"]
+
+
+async def test_a_task_comes_back_when_its_obstacle_is_forgotten(
+    backend: SqliteBackend, clock: ManualClock
+) -> None:
+    await backend.triggers.touch([activity("ann", kind) for kind in TYPES])
+    clock.advance(1)
+    (first,) = (await backend.triggers.due({"first": ()}, 10)).triggers
+    assert await backend.triggers.fire([Firing(trigger=first, message=None)]) == [True]
+    assert (await backend.triggers.due(DEPENDS_ON, 10)).triggers == []
+    assert await aside(backend) == {"ann"}
+    clock.advance(DAY_S)
+    await backend.triggers.fire([])
+    assert len((await backend.triggers.due(DEPENDS_ON, 10)).triggers) == 1
+
+
+async def test_a_task_comes_back_when_its_obstacle_has_ended_unseen(path: str, clock: ManualClock) -> None:
+    backend = await opened(path, clock)
+    await backend.triggers.put([Definition(name=name, fields={}, enabled=True, version=1) for name in TYPES])
+    await blocked(backend, clock, "ann", "bob")
+    assert (await backend.triggers.due(DEPENDS_ON, 10)).triggers == []
+    assert await aside(backend) == {"ann", "bob"}
+    await backend.close()
+    file = apsw.Connection(path)
+    file.execute("DELETE FROM pending_messages WHERE user_id = 'ann'")
+    file.execute("UPDATE queue_counters SET turn = turn + 1")
+    file.close()
+    backend = await opened(path, clock)
+    assert [task.user_id for task in (await backend.triggers.due(DEPENDS_ON, 10)).triggers] == ["ann"]
+    assert await aside(backend) == {"bob"}
+    await backend.close()

@@ -272,7 +272,8 @@ class TriggerStore(Protocol):
 
         `types` maps each type to the types that it depends on. A trigger is not due while, for the same user
         key, a trigger of one of these is scheduled or running and has not ended well since the first was
-        fired.
+        fired. One call looks at a limited number of triggers that wait for others; if there may be due ones
+        behind them, `next_due` is now.
         """
         ...
 

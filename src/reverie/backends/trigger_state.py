@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEAST_KEPT_MS",
+    "OPEN",
     "Moved",
     "Run",
     "Trigger",
@@ -66,6 +67,8 @@ __all__ = [
 LEAST_KEPT_MS = 86_400_000
 """The time at which a run last ended well is remembered for at least a day, apart from the trigger itself."""
 KNOWN = "its message was known already"
+OPEN: frozenset[TriggerStatus] = frozenset({"pending", "running"})
+"""The statuses of triggers that others may have to wait for."""
 
 
 class Trigger(msgspec.Struct, frozen=True, array_like=True):
@@ -286,7 +289,7 @@ def is_blocked(trigger: Trigger, others: Iterable[Trigger]) -> bool:
     It waits for one that is scheduled or running and has not ended well since this trigger was fired last.
     """
     since = trigger.previous_run or 0
-    return any(other.status in {"pending", "running"} and (other.last_exec or 0) <= since for other in others)
+    return any(other.status in OPEN and (other.last_exec or 0) <= since for other in others)
 
 
 def is_forgotten(trigger: Trigger, now: int) -> bool:
@@ -306,7 +309,7 @@ def is_news(before: Trigger | None, after: Trigger | None) -> bool:
     if now is not None:
         return was is None or now < was
     is_running = after is not None and after.fired_at is not None
-    return not is_running and before is not None and before.status in {"pending", "running"}
+    return not is_running and before is not None and before.status in OPEN
 
 
 def state_of(trigger: Trigger) -> TriggerState:

@@ -168,7 +168,7 @@ class Library:
 
     async def _upgrade(self) -> None:
         """Upgrade the keys in small steps. If this process dies, the next one begins again."""
-        call, version = self._connections.call, f"{self._keys.prefix}:version"
+        call, version = self._connections.call, self._keys.version
         await call("SET", version, UPGRADING)
         for library in await call("FUNCTION", "LIST", "LIBRARYNAME", f"reverie_v{UPGRADED}_*"):
             # An older process that goes on finds no functions, looks at the version, and stops. If the server

@@ -33,6 +33,7 @@ def count_anew(connection: apsw.Connection) -> None:
         "count_total_depth",
         "set_counted",
         "drop_orphans",
+        "put_back_all",
     ):
         connection.execute(SQL[name])
     connection.execute(SQL["end_lost_runs"], {"least_kept_ms": LEAST_KEPT_MS})

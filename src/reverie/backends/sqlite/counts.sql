@@ -63,6 +63,10 @@ FROM (
 ) AS lost
 WHERE trigger_tasks.task_type = lost.task_type AND trigger_tasks.user_key = lost.user_key
 
+-- name: put_back_all
+-- Puts all triggers back that wait for others, because runs may have ended unseen.
+UPDATE trigger_tasks INDEXED BY idx_trigger_tasks_blocked SET blocked = 0 WHERE blocked
+
 -- name: count_tasks
 UPDATE trigger_types
 SET running = counted.running, pending = counted.pending

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.backends.sqlite.rows import decode_json, to_json
-from reverie.backends.trigger_state import Trigger, added, is_news, move_run
+from reverie.backends.trigger_state import OPEN, Trigger, added, is_news, move_run
 from reverie.backends.triggers import TRIGGERS, TypeStatistics
 from reverie.storage.queries import load_queries
 
@@ -46,6 +46,8 @@ class TriggerRows:
         """(type, status) → by how much the number of triggers in this status changes."""
         self._counted: dict[str, TypeStatistics] = {}
         """Type → what the moves add to its statistics."""
+        self._freeing: set[str | None] = set()
+        """User keys of triggers for which others need not wait any longer."""
 
     def get(self, key: Key) -> Trigger | None:
         """A trigger as the moves so far have left it; None if there is none."""
@@ -61,9 +63,10 @@ class TriggerRows:
     def forget_old(self, limit: int) -> None:
         """Remove at most `limit` triggers whose last run ended long ago."""
         rows = self._step.rows(SQL["forget_triggers"], {"now": self._step.now, "limit": limit})
-        for task_type, is_pending in rows:
+        for task_type, user_key, is_pending in rows:
             if is_pending:
                 self._statuses[task_type, "pending"] -= 1
+                self._freeing.add(user_key)
 
     def write(self) -> None:
         """Write the changed triggers and the statistics of their types.
@@ -78,6 +81,8 @@ class TriggerRows:
                 continue
             if before is not None:
                 self._statuses[before.task_type, before.status] -= 1
+                if after is None or after.status not in OPEN or after.last_exec != before.last_exec:
+                    self._freeing.add(key[1])
             if after is None:
                 self._step.rows(SQL["remove_trigger"], key)
             else:
@@ -86,6 +91,8 @@ class TriggerRows:
                 (quiet if is_quiet else moved).append(after)
             if is_news(before, after):
                 self._step.woken.add(TRIGGERS)
+        if self._freeing:
+            self._step.rows(SQL["put_back"], {"keys": to_json(list(self._freeing))})
         for statement, triggers in (("write_triggers", moved), ("write_quietly", quiet)):
             if triggers:
                 self._step.rows(SQL[statement], {"triggers": to_json(triggers)})

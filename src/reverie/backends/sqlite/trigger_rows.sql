@@ -14,7 +14,11 @@ SELECT (
   (SELECT json_group_array(name) FROM trigger_types WHERE coalesce(switched, enabled))
 
 -- name: write_triggers
-INSERT INTO trigger_tasks
+INSERT INTO trigger_tasks (
+  task_type, user_key, user_id, device_id, agent_id, interval_ms, ttl_ms, created_at_epoch, scheduled_at_epoch,
+  anchor_epoch, last_activity_epoch, touched, item_user_id, item_id, fired_at_epoch, ended, expires_at_epoch,
+  retry_count, last_exec_epoch, previous_run_epoch
+)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
   value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
   value ->> 16, value ->> 17, value ->> 18, value ->> 19
@@ -47,7 +51,7 @@ SET user_id = excluded.user_id, device_id = excluded.device_id, agent_id = exclu
 DELETE FROM trigger_tasks WHERE task_type = ? AND user_key = ?
 
 -- name: forget_triggers
--- Returns the type of each trigger, and whether it is counted as pending because it never ran.
+-- Returns the type and the user key of each trigger, and whether it is counted as pending because it never ran.
 DELETE FROM trigger_tasks
 WHERE (task_type, user_key) IN (
   SELECT task_type, user_key FROM trigger_tasks INDEXED BY idx_trigger_tasks_expiry
@@ -55,7 +59,12 @@ WHERE (task_type, user_key) IN (
     AND scheduled_at_epoch IS NULL AND fired_at_epoch IS NULL
   ORDER BY expires_at_epoch LIMIT :limit
 )
-RETURNING task_type, ended IS NULL
+RETURNING task_type, user_key, ended IS NULL
+
+-- name: put_back
+-- Puts triggers back that may have waited for others of these user keys.
+UPDATE trigger_tasks INDEXED BY idx_trigger_tasks_blocked SET blocked = 0
+WHERE blocked AND user_key IN (SELECT value FROM json_each(:keys))
 
 -- name: add_statistics
 -- Adds the changes of one step to the statistics of a type.

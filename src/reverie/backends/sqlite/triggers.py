@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from reverie.backends.moves import Claim
 from reverie.backends.sqlite.rows import decode_json, load_statements, message_from_row, status_of, to_json
@@ -34,6 +35,7 @@ from reverie.backends.triggers import (
     RunTrigger,
     TypeStatistics,
 )
+from reverie.errors import BackendUnavailableError
 from reverie.message import Key
 
 if TYPE_CHECKING:
@@ -63,6 +65,21 @@ __all__ = ["SqliteTriggers"]
 SQL = load_statements("triggers.sql")
 FORGET_AT_ONCE = 100
 """How many triggers that ended long ago one `fire` forgets at most."""
+LOOKED_AT = 1000
+"""How many blocked triggers of a type one `due` looks at, and puts aside, at least."""
+NONE = "[]"
+
+
+class _Look(NamedTuple):
+    """What the statement `due_triggers` answers; lists are JSON."""
+
+    due: str
+    blocked: str
+    more: int
+    """Whether there may be more due triggers behind those that were looked at."""
+    later: int | None
+    changed: str
+    """Types that depend on others than when their triggers were put aside."""
 
 
 class SqliteTriggers:
@@ -89,11 +106,21 @@ class SqliteTriggers:
     async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
         """See `TriggerStore.due`."""
         now = self._clock.now()
-        wanted = to_json([(name, list(depends_on)) for name, depends_on in types.items()])
-        ((text, later),) = await self._rows("due_triggers", types=wanted, now=now, limit=limit + 1)
+        wanted = {
+            "types": to_json([(name, sorted(depends_on)) for name, depends_on in types.items()]),
+            "now": now,
+            "limit": limit + 1,
+            "page": limit + 1 + (LOOKED_AT if any(types.values()) else 0),
+        }
+        look = _Look(*(await self._rows("due_triggers", **wanted))[0])
+        if look.blocked != NONE or look.changed != NONE:
+            with suppress(BackendUnavailableError):  # as on a full disk; the next look reads them again
+                look = await self._written(lambda step: _put_aside(step, wanted))
         names = DueTrigger.__struct_fields__
-        found = [DueTrigger(**dict(zip(names, values, strict=True))) for values in decode_json(text)]
-        next_due = found[limit].scheduled_at if len(found) > limit else later
+        found = [DueTrigger(**dict(zip(names, values, strict=True))) for values in decode_json(look.due)]
+        next_due = now if look.more else look.later
+        if len(found) > limit:
+            next_due = found[limit].scheduled_at
         return Due(now=now, triggers=found[:limit], next_due=next_due)
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
@@ -175,6 +202,18 @@ def _touch(step: Step, activities: Sequence[Activity]) -> list[bool]:
     ]
     triggers.write()
     return answers
+
+
+def _put_aside(step: Step, wanted: dict[str, Any]) -> _Look:
+    """Look for due triggers, and put those aside that are blocked."""
+    look = _Look(*step.rows(SQL["due_triggers"], wanted)[0])
+    if look.changed != NONE:
+        for name, depends_on in decode_json(look.changed):
+            step.rows(SQL["write_dependence"], (name, to_json(depends_on)))
+            step.rows(SQL["put_back"], (name,))
+        look = _Look(*step.rows(SQL["due_triggers"], wanted)[0])
+    step.rows(SQL["put_aside"], {"triggers": look.blocked})
+    return look
 
 
 def _fire(step: Step, firings: Sequence[Firing]) -> list[bool]:
