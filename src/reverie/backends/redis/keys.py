@@ -83,6 +83,7 @@ TRIGGER_KINDS = (
     "periodic",
     "tasks",
     "queue",
+    "due",
     "blocked",
     "finished",
     "last_exec",
