@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 import typer
 
 from reverie.cli.app import scheduler_of
-from reverie.cli.commands import act, dead, events, look, redis, send, triggers, waiting
+from reverie.cli.commands import act, dead, events, look, redis, send, storage, triggers, waiting
 from reverie.cli.commands.config import config
 from reverie.cli.commands.worker import worker_cli
 from reverie.cli.doctor.command import doctor
@@ -33,6 +33,7 @@ cli.add_typer(dead.commands, name="dead")
 cli.add_typer(triggers.commands, name="triggers")
 cli.add_typer(config, name="config")
 cli.add_typer(redis.commands, name="redis")
+cli.add_typer(storage.commands, name="storage")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 

@@ -3,7 +3,7 @@
 `queue.py` has the moves, `triggers.py` the triggers. `breaker_state.py` has the breakers and limiters that
 workers share, `broadcast.py` the news that processes tell each other. `lua/` has the functions that run on
 the server, `keys.py` the names of the keys. `check.py` says whether a server is fit to keep messages,
-`repair.py` mends a queue.
+`repair.py` mends a queue, `usage.py` says what takes room.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from reverie.backends.redis.queue import RedisQueue
 from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.replication import NotReplicatedError, Replication
 from reverie.backends.redis.triggers import RedisTriggers
+from reverie.backends.redis.usage import ServerUsage, measure
 from reverie.backends.redis.views import RedisViews
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ __all__ = [
     "RedisBackend",
     "Repaired",
     "ServerFinding",
+    "ServerUsage",
     "UnsafeServerError",
     "examine_server",
+    "measure_server",
     "repair_queue",
 ]
 
@@ -152,6 +155,12 @@ async def examine_server(
             durability=durability,
             keys=Keys(prefix),
         )
+
+
+async def measure_server(url: str, *, prefix: str = DEFAULT_PREFIX) -> ServerUsage:
+    """Measure the server at `url`: see `usage.measure`."""
+    async with _connected(url) as connections:
+        return await measure(connections, Keys(prefix))
 
 
 async def repair_queue(
