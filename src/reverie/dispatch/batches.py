@@ -65,6 +65,7 @@ def want_of(
         ordered=handler.ordered or min_idle_ms > 0,  # a lane with rests runs one at a time
         min_idle_ms=min_idle_ms,
         level=level,
+        max_attempts=handler.max_attempts,
     )
 
 

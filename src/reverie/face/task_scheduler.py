@@ -133,7 +133,8 @@ class TaskScheduler:
         settings = await runtime.triggers.fire_for_puller(task_type)
         if settings is None:
             return None
-        want = Want(slots=1, quantum=1, level=runtime.registry.orchestrator.level(task_type))
+        level = runtime.registry.orchestrator.level(task_type)
+        want = Want(slots=1, quantum=1, level=level, max_attempts=settings.max_retries)
         lease_ms = round(settings.timeout * 1000)
         request = ClaimRequest(worker=runtime.worker.name, wants={task_type: want}, lease_ms=lease_ms)
         return next(iter(await runtime.backend.queue.claim(request)), None)

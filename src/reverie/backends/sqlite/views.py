@@ -134,6 +134,8 @@ def _workers(connection: apsw.Connection, now: int) -> list[Presence]:
 def _item(row: tuple[Any, ...], *, with_message: bool) -> ItemStatus:
     _, stored, submitted_at, started_at, ended_at, error, *columns = row
     message = message_from_row(columns)
+    if stored == "completed":  # its last run is not in `retry_count`, because it has not failed
+        msgspec.structs.force_setattr(message, "attempts", message.attempts + 1)
     return ItemStatus(
         item_id=message.item_id,
         user_id=message.user_id,
