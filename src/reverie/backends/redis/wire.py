@@ -199,9 +199,10 @@ class LanesReply(_Reply, frozen=True):
 
 
 class HealthReply(_Reply, frozen=True):
-    """Three moments; -1 for one that there is not."""
+    """Four moments; -1 for one that there is not."""
 
     oldest_waiting_at: int
+    oldest_created_at: int
     oldest_in_progress_at: int
     last_completed_at: int
 
