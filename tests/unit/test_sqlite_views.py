@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from reverie import Retry, Scheduler
-from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
+from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.sqlite.views import LOOK_AT
 from reverie.backends.views import LabelState
@@ -145,7 +145,23 @@ def test_a_completed_message_of_an_earlier_version_keeps_its_attempts(tmp_path: 
         drain(scheduler)
     file = apsw.Connection(str(path))
     file.execute("UPDATE pending_messages SET retry_count = 1")  # as version 6 wrote it
+    file.execute("DROP INDEX idx_pending_messages_dead")
     file.execute("UPDATE schema_versions SET version = 6 WHERE room = 'queue'")
     file.close()
     with Scheduler(f"sqlite:///{path}").used() as scheduler:
         assert scheduler.status("ann", "1")[0].attempts == 1
+
+
+async def test_a_retention_that_is_set_later_takes_the_dead_letters_that_there_are(
+    tmp_path: Path, backend: SqliteBackend, clock: ManualClock
+) -> None:
+    await backend.queue.submit([message("1")])
+    await backend.queue.settle([Settlement(claim=await claim(backend), move=Move.BURY, error="x")])
+    clock.advance(100)
+    assert (await backend.queue.advance(10)).expired == 0
+    limits = QueueLimits(dead_retention_ms=100_000)
+    other = SqliteBackend(Database(str(tmp_path / "q.db"), "normal"), clock, limits)
+    await other.open()
+    assert (await other.queue.advance(10)).expired == 1
+    await other.close()
+    assert await backend.views.labels() == [LabelState(label="work", failed_ever=1)]

@@ -72,6 +72,8 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Claims that may end without an outcome before the message is buried as `killed_worker`."""
     retention_ms: int = 7 * 24 * 3600 * 1000
     """How long the status of completed and cancelled work is kept after its end; default 7 days."""
+    dead_retention_ms: int | None = None
+    """How long a dead letter is kept after its end; None: until a person deletes it."""
     max_attempts: int = 3
     """The `max_attempts` that a new message shows until a worker claims it, if its label has none."""
     label_attempts: dict[str, int] = {}

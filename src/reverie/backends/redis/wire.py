@@ -223,6 +223,7 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
         "max_losses": limits.max_losses,
         "max_wait_ms": limits.max_wait_ms,
         "retention_ms": limits.retention_ms,
+        "dead_retention_ms": limits.dead_retention_ms,
         "refuse_unhandled": limits.refuse_unhandled or None,
         "total_depth": limits.total.depth,
         "total_rate": limits.total.rate,
