@@ -12,6 +12,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+import msgspec
+
 from reverie.backends.durability import replicas_of
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
@@ -97,7 +99,11 @@ def _memory_backend(settings: Settings, clock: Clock, _: Databases, __: MemorySt
 def _sqlite_backend(settings: Settings, clock: Clock, databases: Databases, store: MemoryStore) -> Backend:
     database = databases.at(settings.queue_url)
     effects = store.effects_within(database) if isinstance(store, SharesDatabase) else None
-    return SqliteBackend(database, clock, settings.queue.limits(), effects)
+    of_labels = {name: own.max_attempts for name, own in settings.labels.items() if own.max_attempts}
+    limits = msgspec.structs.replace(
+        settings.queue.limits(), max_attempts=settings.worker.max_attempts, label_attempts=of_labels
+    )
+    return SqliteBackend(database, clock, limits, effects)
 
 
 def _redis_backend(settings: Settings, _: Clock, __: Databases, ___: MemoryStore) -> Backend:

@@ -315,6 +315,30 @@ async def test_the_status_of_ended_work_expires_but_a_dead_letter_stays(bench: B
     assert await bench.submit(message("1")) == ["accepted"]
 
 
+@pytest.mark.limits(dead_retention_ms=90_000)
+async def test_a_dead_letter_is_pruned_by_the_retention_that_is_set_for_it(bench: Bench) -> None:
+    past = from_epoch_ms(bench.clock.now()) + timedelta(seconds=1)
+    await bench.submit(message("1"), message("2", "bob", deadline=past), message("3", "cem"))
+    claims = {claim.message.item_id: claim for claim in await bench.claim(lease_ms=10_000_000)}
+    await bench.queue.save_memo(claims["1"], "step", "7")
+    await settle(bench, Settlement(claim=claims["1"], move=Move.BURY, error="x"))
+    await settle(bench, Settlement(claim=claims["2"], move=Move.RETRY))
+    await bench.advance(2)  # the deadline of "2" passes
+    assert (await bench.status(message("2", "bob"))).status is Status.FAILED
+    step = await bench.advance(87)
+    assert (step.expired, step.next_due) == (0, bench.clock.now() + 1000)
+    assert (await bench.advance(1)).expired == 1
+    assert await bench.status(message("1")) is None
+    assert (await bench.status(message("2", "bob"))).status is Status.FAILED
+    assert (await bench.advance(2)).expired == 1
+    assert await bench.status(message("2", "bob")) is None
+    states = {state.label: state for state in await bench.views.labels()}
+    assert (states["work"].failed, states["work"].in_progress) == (0, 1)
+    assert await bench.submit(message("1")) == ["accepted"]
+    (again,) = await bench.claim()
+    assert await bench.queue.load_memos(again) == {}
+
+
 async def test_advance_does_at_most_its_limit_and_says_that_there_is_more(bench: Bench) -> None:
     soon = from_epoch_ms(bench.clock.now()) + timedelta(seconds=1)
     await bench.submit(*(message(str(n), due=soon) for n in range(5)))

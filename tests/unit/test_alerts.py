@@ -95,7 +95,11 @@ def test_limits_are_settings() -> None:
     settings = AlertSettings(pending=0, failed=0, oldest_pending_s=1, stalled_s=2)
     fields = {"pending": 1, "failed": 1, "oldest_pending_age": 1.5}
     assert ids(alerts(settings, **fields)) == ["failed", "oldest_pending", "pending"]
-    assert ids(alerts(settings, oldest_pending_age=2.5)) == ["stalled", "oldest_pending"]
+    assert ids(alerts(settings, oldest_pending_age=2.5, oldest_waiting_age=2.5)) == [
+        "stalled",
+        "oldest_pending",
+    ]
+    assert ids(alerts(settings, oldest_pending_age=2.5, oldest_waiting_age=1.5)) == ["oldest_pending"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_limits_are_settings() -> None:
 )
 def test_stalled(oldest: float, last: float | None, stalled: bool) -> None:
     found = ids(
-        alerts(AlertSettings(oldest_pending_s=1000), oldest_pending_age=oldest, last_completed_age=last)
+        alerts(AlertSettings(oldest_pending_s=1000), oldest_waiting_age=oldest, last_completed_age=last)
     )
     assert found == (["stalled"] if stalled else [])
 
@@ -128,7 +132,7 @@ def test_stalled(oldest: float, last: float | None, stalled: bool) -> None:
     ],
 )
 def test_why_it_is_stalled(fields: dict[str, Any], words: str, command: str) -> None:
-    found = alerts(oldest_pending_age=301.0, **fields)
+    found = alerts(oldest_waiting_age=301.0, **fields)
     (alert,) = (alert for alert in found if alert.rule == "stalled")
     assert words in alert.message
     assert f"`{command}`" in alert.remedy

@@ -298,7 +298,7 @@ def test_events_of_other_processes(place: Place) -> None:
     last = lines.splitlines()[-1].split("  ")
     assert last[1:6] == ["message_processing_failed", "bad", "ann", "1", "failed"]
     assert "in all " in last[6]
-    assert last[7] == "it was hot"
+    assert last[7:] == ["the last run", "it was hot"]
 
 
 def test_only_some_events(place: Place) -> None:

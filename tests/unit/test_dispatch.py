@@ -514,3 +514,11 @@ def test_a_label_has_a_retry_policy_of_its_own(scheduler: Scheduler, clock: Manu
         clock.advance(0.001)
     drain(scheduler)
     assert scheduler.status("ann", receipt.item_id)[0].status is Status.FAILED
+
+
+def test_start_consumer_runs_a_worker_as_start_does(scheduler: Scheduler) -> None:
+    scheduler.handler("work")(lambda message: None)
+    scheduler.start_consumer()
+    scheduler.start()
+    receipt = scheduler.submit("work", user_id="ann")
+    assert scheduler.wait(receipt.item_id, user_id="ann").status is Status.COMPLETED

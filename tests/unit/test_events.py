@@ -237,12 +237,12 @@ def test_a_run_that_fails_is_told_as_such(scheduler: Scheduler, clock: ManualClo
     clock.advance(6)
     drain(scheduler)
     assert subscription.flush(PATIENCE_S)
-    told = [(str(one.event), one.status, one.attempt, one.error) for one in ear.events]
+    told = [(str(one.event), one.status, one.attempt, one.error, one.last) for one in ear.events]
     assert told == [
-        ("finish", "waiting", 1, "busy"),
-        ("message_processing_failed", "waiting", 1, "busy"),
-        ("finish", "failed", 2, "broken"),
-        ("message_processing_failed", "failed", 2, "broken"),
+        ("finish", "waiting", 1, "busy", None),
+        ("message_processing_failed", "waiting", 1, "busy", False),
+        ("finish", "failed", 2, "broken", None),
+        ("message_processing_failed", "failed", 2, "broken", True),
     ]
     assert ear.events[0].total_duration_ms is None
     assert ear.events[2].total_duration_ms == 6000

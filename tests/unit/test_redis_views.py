@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
-from reverie.backends.moves import Move
+from reverie.backends.moves import Move, QueueLimits
+from reverie.backends.redis import RedisBackend
 from reverie.backends.views import LaneState, QueueHealth
 from reverie.message import Key, Lane
 from support.redis_bench import NOW, Bench, message, open_bench, within
@@ -143,3 +144,36 @@ async def test_the_cost_of_a_view_does_not_grow_with_the_work() -> None:
                     ]
                 )
     assert costs[0] == costs[1]
+
+
+# -- dead letters ------------------------------------------------------------------------------------
+
+
+async def test_the_retention_of_dead_letters_may_be_set_raised_and_removed_later(
+    bench: Bench, redis_url: str
+) -> None:
+    def with_retention(ms: int | None) -> RedisBackend:
+        limits = QueueLimits(dead_retention_ms=ms)
+        return RedisBackend(redis_url, limits, prefix=bench.prefix, allow_volatile=True)
+
+    async def expired(ms: int | None) -> int:
+        backend = with_retention(ms)
+        await backend.open()
+        step = await backend.queue.advance(10)
+        await backend.close()
+        return step.expired
+
+    await bench.queue.submit([message("1"), message("2", "bob")])
+    await bench.settle(*await bench.claim(), move=Move.BURY, error="x")
+    assert await expired(100_000) == 0  # from now on, their expiry is known
+    bench.clock.advance(100)
+    for ms in (None, 200_000):
+        await expired(ms)
+        assert bench.server.zcard(f"{bench.prefix}:failed") == 2
+    bench.clock.advance(99)
+    await expired(200_000)
+    assert bench.server.zcard(f"{bench.prefix}:failed") == 2
+    bench.clock.advance(1)
+    assert await expired(200_000) == 2
+    assert bench.server.zcard(f"{bench.prefix}:failed") == 0
+    assert ":dead" not in bench.key_names()

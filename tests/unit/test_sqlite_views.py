@@ -5,15 +5,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 
-from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
+from reverie import Retry, Scheduler
+from reverie.backends.moves import ClaimRequest, Move, QueueLimits, Settlement, Want
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.sqlite.views import LOOK_AT
 from reverie.backends.views import LabelState
 from reverie.base.clock import from_epoch_ms
 from reverie.message import Key, Message
+from reverie.settings import load_settings
 from reverie.storage.sqlite import Database
+from reverie.testing import drain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,3 +97,71 @@ async def test_the_history_of_another_message_of_the_same_id_is_not_shown(
     clock.advance(1)
     await backend.queue.submit([message("1")])
     assert await backend.views.history(Key("ann", "1")) == []
+
+
+def test_the_table_counts_retries_against_the_retries_of_the_label(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "r.db"
+    settings = load_settings(
+        queue={"url": f"sqlite:///{path}", "durability": "normal"},
+        worker={"max_attempts": 4},
+        labels={"named": {"max_attempts": 2}},
+    )
+    scheduler = Scheduler(settings=settings, clock=clock)
+    retries = {"at once": 0, "later": 2}
+    for label, options in {"plain": {}, "named": {}, "own": {"max_attempts": 5}}.items():
+        scheduler.handler(label, **options)(
+            lambda message: None if message.attempts >= retries.get(message.content, 9) else Retry(after=0)
+        )
+
+    def rows() -> dict[str, tuple[str, int, int]]:
+        file = apsw.Connection(str(path))
+        found = file.execute("SELECT id, status, retry_count, max_retries FROM pending_messages").fetchall()
+        file.close()
+        return {item_id: tuple(rest) for item_id, *rest in found}
+
+    with scheduler.used():
+        for label, content in (("plain", "at once"), ("own", "later"), ("named", "never")):
+            scheduler.submit(label, user_id="ann", item_id=label, content=content)
+        assert rows()["plain"] == ("pending", 0, 4)
+        assert rows()["named"] == ("pending", 0, 2)
+        drain(scheduler)
+        assert rows() == {
+            "plain": ("completed", 0, 4),
+            "own": ("completed", 2, 5),
+            "named": ("failed", 2, 2),
+        }
+        attempts = {item.item_id: item.attempts for item in scheduler.status("ann")}
+    assert attempts == {"plain": 1, "own": 3, "named": 2}
+
+
+def test_a_completed_message_of_an_earlier_version_keeps_its_attempts(tmp_path: Path) -> None:
+    path = tmp_path / "r.db"
+    scheduler = Scheduler(f"sqlite:///{path}")
+    scheduler.handler("work")(lambda message: None)
+    with scheduler.used():
+        scheduler.submit("work", user_id="ann", item_id="1")
+        drain(scheduler)
+    file = apsw.Connection(str(path))
+    file.execute("UPDATE pending_messages SET retry_count = 1")  # as version 6 wrote it
+    file.execute("DROP INDEX idx_pending_messages_dead")
+    file.execute("UPDATE schema_versions SET version = 6 WHERE room = 'queue'")
+    file.close()
+    with Scheduler(f"sqlite:///{path}").used() as scheduler:
+        assert scheduler.status("ann", "1")[0].attempts == 1
+
+
+async def test_a_retention_that_is_set_later_takes_the_dead_letters_that_there_are(
+    tmp_path: Path, backend: SqliteBackend, clock: ManualClock
+) -> None:
+    await backend.queue.submit([message("1")])
+    await backend.queue.settle([Settlement(claim=await claim(backend), move=Move.BURY, error="x")])
+    clock.advance(100)
+    assert (await backend.queue.advance(10)).expired == 0
+    limits = QueueLimits(dead_retention_ms=100_000)
+    other = SqliteBackend(Database(str(tmp_path / "q.db"), "normal"), clock, limits)
+    await other.open()
+    assert (await other.queue.advance(10)).expired == 1
+    await other.close()
+    assert await backend.views.labels() == [LabelState(label="work", failed_ever=1)]

@@ -30,7 +30,7 @@ def scheduler(scheduler: Scheduler, clock: ManualClock) -> Scheduler:
 
 
 def status_of(scheduler: Scheduler, item_id: str):
-    return scheduler.run(scheduler.asynchronous.observe.tasks.get_task_status(item_id, "ann"))
+    return scheduler.observe.tasks.get_task_status(item_id, "ann")
 
 
 def test_an_item_on_its_way(scheduler: Scheduler) -> None:
@@ -67,7 +67,7 @@ def test_items_expire_one_by_one_a_week_after_their_end(scheduler: Scheduler, cl
 
     def known() -> list[str]:
         drain(scheduler)
-        return list(scheduler.run(scheduler.asynchronous.observe.tasks.get_all_tasks_for_user("ann")))
+        return list(scheduler.observe.tasks.get_all_tasks_for_user("ann"))
 
     clock.advance(WEEK_S - 3600 - 10)
     assert known() == ["1", "2"]
@@ -90,6 +90,8 @@ def test_a_business_task_stands_as_its_items_do(scheduler: Scheduler) -> None:
         "item_statuses": {"1": "waiting", "2": "waiting"},
     }
     assert scheduler.get_task_status_by_business_id("other", "ann") is None
+    tasks = scheduler.observe.tasks
+    assert tasks.get_task_status_by_business_id("t", "ann")["item_count"] == 2
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,12 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Claims that may end without an outcome before the message is buried as `killed_worker`."""
     retention_ms: int = 7 * 24 * 3600 * 1000
     """How long the status of completed and cancelled work is kept after its end; default 7 days."""
+    dead_retention_ms: int | None = None
+    """How long a dead letter is kept after its end; None: until a person deletes it."""
+    max_attempts: int = 3
+    """The `max_attempts` that a new message shows until a worker claims it, if its label has none."""
+    label_attempts: dict[str, int] = {}
+    """Label → its `max_attempts`, for labels that the settings name."""
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +111,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     message is a run of its own."""
     level: int = 3
     """The level of the label."""
+    max_attempts: int = 3
+    """Runs in all before a message of this label is buried; kept with the message for people to see."""
 
     def __post_init__(self) -> None:
         """Let a lane with rests give one message, and no other before that has ended and the rest is over."""

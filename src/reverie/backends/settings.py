@@ -66,6 +66,11 @@ class QueueSettings(Section):
         description="seconds between two passes in which a worker removes what ended work has left over: "
         "lanes without messages, rows of the inbox",
     )
+    dead_retention_s: float | None = Field(
+        None,
+        ge=0,
+        description="seconds that a dead letter is kept after its end; default: until a person deletes it",
+    )
     max_wait_s: float = Field(
         60, gt=0, description="seconds that a lane waits for its turn before it counts as a level higher"
     )
@@ -152,4 +157,5 @@ class QueueSettings(Section):
             refuse_unhandled=self.unknown_labels == "refuse",
             max_losses=self.max_losses,
             retention_ms=round(self.retention_s * 1000),
+            dead_retention_ms=None if self.dead_retention_s is None else round(self.dead_retention_s * 1000),
         )

@@ -103,6 +103,8 @@ class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     If there are very many, only the first hundred are compared.
     """
+    oldest_created_at: int | None = None
+    """When the oldest of these messages was accepted. A message that was put off waits since a later time."""
     oldest_in_progress_at: int | None = None
     """When the oldest claim was made."""
     last_completed_at: int | None = None

@@ -64,6 +64,7 @@ def want_of(
         ordered=handler.ordered,
         min_idle_ms=min_idle_ms,
         level=level,
+        max_attempts=handler.max_attempts,
     )
 
 

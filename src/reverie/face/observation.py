@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reverie.observe.sampler import DepthSample
     from reverie.runtime import Runtime
 
-__all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation"]
+__all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation", "TaskStatuses"]
 
 
 class AllStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +127,18 @@ class AsyncObservation:
         return await self._runtime.watcher.look()
 
 
+class TaskStatuses:
+    """Like `TaskStatusTracker`, for code that blocks."""
+
+    def __init__(self, inner: TaskStatusTracker, bridge: Bridge) -> None:
+        self._inner = inner
+        self._bridge = bridge
+
+    get_task_status = blocking(TaskStatusTracker.get_task_status)
+    get_all_tasks_for_user = blocking(TaskStatusTracker.get_all_tasks_for_user)
+    get_task_status_by_business_id = blocking(TaskStatusTracker.get_task_status_by_business_id)
+
+
 class Observation:
     """Like `AsyncObservation`, for code that blocks."""
 
@@ -134,6 +146,8 @@ class Observation:
         self._inner = inner
         self._bridge = bridge
         self.subscribe = inner.subscribe
+        self.tasks = TaskStatuses(inner.tasks, bridge)
+        """The status of single items and of business tasks."""
 
     counts = blocking(AsyncObservation.counts)
     lanes = blocking(AsyncObservation.lanes)

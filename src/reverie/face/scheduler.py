@@ -111,6 +111,10 @@ class AsyncScheduler(Registration):
         """Run a worker for the registered handlers. Idempotent."""
         await self.runtime.start()
 
+    async def start_consumer(self) -> None:
+        """Run a worker: another name for `start`."""
+        await self.start()
+
     async def stop(self) -> None:
         """Stop claiming, let handlers finish within the grace time, hand the rest back, disconnect."""
         await self.runtime.stop()
@@ -308,6 +312,7 @@ class Scheduler(Registration):
 
     open = blocking(AsyncScheduler.open)
     start = blocking(AsyncScheduler.start)
+    start_consumer = blocking(AsyncScheduler.start_consumer)
     stop = blocking(AsyncScheduler.stop)
     submit = submitting(AsyncScheduler.submit)
     capture = submitting(AsyncScheduler.capture)

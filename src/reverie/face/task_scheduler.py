@@ -207,7 +207,8 @@ class TaskScheduler:
             return None
         await runtime.worker.advance()  # no worker may run that hands on tasks and ends their rests
         await runtime.triggers.clock.fire_due({task_type: settings})
-        want = Want(slots=1, quantum=1, level=runtime.registry.orchestrator.level(task_type))
+        level = runtime.registry.orchestrator.level(task_type)
+        want = Want(slots=1, quantum=1, level=level, max_attempts=settings.max_retries)
         request = ClaimRequest(
             worker=runtime.worker.name, wants={task_type: want}, lease_ms=round(settings.timeout * 1000)
         )

@@ -25,7 +25,7 @@ class EventName(StrEnum):
     FINISH = "finish"
     """The run of the message has ended and is settled; `status` is the message's new status."""
     FAILED = "message_processing_failed"
-    """A run has failed: the message is tried again, or (`status` failed) has become a dead letter."""
+    """A run has failed: the message is tried again, or (`last`) has become a dead letter."""
     ALERT = "alert"
     """An alert has begun or is over."""
 
@@ -52,6 +52,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     total_duration_ms: float | None = None
     """From the message's acceptance to its end."""
     error: str | None = None
+    last: bool | None = None
+    """Of `message_processing_failed`: whether this run was the last, because the message is a dead letter."""
 
 
 BATCH_BYTES = 30_000

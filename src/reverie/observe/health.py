@@ -45,7 +45,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, rename={"oldest_pending_
     failed: int
     """Dead letters."""
     oldest_pending_age: float
-    """The age of the oldest message that could run now."""
+    """The time since the oldest message that could run now was accepted."""
     oldest_processing_age: float
     last_completed_age: float | None
     """Seconds since the last completion; None if there was none yet."""
@@ -56,6 +56,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, rename={"oldest_pending_
     """Labels that have work, dead letters or a pause; at most a hundred, those with most messages."""
     unhandled_labels: list[str]
     """Labels among `labels` that have waiting messages and no live worker that handles them."""
+    oldest_waiting_age: float = 0.0
+    """The longest time that a message could have run and did not; a retry begins it anew."""
     labels_in_all: int = 0
     """How many labels are known."""
 
@@ -98,7 +100,8 @@ async def look(backend: Backend, clock: Clock, pace: Pace | None = None) -> Heal
         pending=sum(state.waiting for state in labels),
         processing=sum(state.in_progress for state in labels),
         failed=sum(state.failed for state in labels),
-        oldest_pending_age=age(ages.oldest_waiting_at),
+        oldest_pending_age=age(ages.oldest_created_at),
+        oldest_waiting_age=age(ages.oldest_waiting_at),
         oldest_processing_age=age(ages.oldest_in_progress_at),
         last_completed_age=None if last is None else age(last),
         throughput_per_s=None if pace is None else pace.observe(now, completed_ever),

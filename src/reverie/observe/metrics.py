@@ -173,7 +173,7 @@ def _state(health: Health, alerts: Iterable[Alert]) -> Iterator[Metric]:
         (
             "reverie_oldest_waiting_seconds",
             "Age of the oldest message that could run.",
-            health.oldest_pending_age,
+            health.oldest_waiting_age,
         ),
         ("reverie_oldest_in_progress_seconds", "Age of the oldest claim.", health.oldest_processing_age),
         ("reverie_workers", "Workers that are alive.", health.workers),

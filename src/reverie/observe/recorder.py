@@ -100,7 +100,8 @@ class Recorder:
             )
             events.append(event)
             if move in FAILED:
-                events.append(msgspec.structs.replace(event, event=EventName.FAILED))
+                last = move is Move.BURY
+                events.append(msgspec.structs.replace(event, event=EventName.FAILED, last=last))
         self._bus.publish(events)
         if follow_ups := [message for settlement in settlements for message in settlement.follow_ups]:
             self.enqueued(follow_ups)
@@ -115,13 +116,9 @@ class Recorder:
         if not self._bus.active:
             return
         at, status = self._clock.now(), Status.FAILED
-        self._bus.publish(
-            [
-                _told(name, at, message, status, error)
-                for message in messages
-                for name in (EventName.FINISH, EventName.FAILED)
-            ]
-        )
+        finished = [_told(EventName.FINISH, at, message, status, error) for message in messages]
+        failed = [msgspec.structs.replace(event, event=EventName.FAILED, last=True) for event in finished]
+        self._bus.publish([event for pair in zip(finished, failed, strict=True) for event in pair])
 
     def _held(self, name: EventName, claims: Sequence[Claim], worker: str) -> None:
         """Publish one event for each claim that a worker holds."""

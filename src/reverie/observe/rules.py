@@ -152,7 +152,7 @@ def _about_dead_letters(health: Health) -> str:
 def _is_stalled(health: Health, settings: AlertSettings) -> bool:
     """Whether messages could run, but none was completed for `stalled_s`."""
     last = health.last_completed_age
-    return health.oldest_pending_age > settings.stalled_s and (last is None or last > settings.stalled_s)
+    return health.oldest_waiting_age > settings.stalled_s and (last is None or last > settings.stalled_s)
 
 
 def _stalled(health: Health, settings: AlertSettings) -> Alert:

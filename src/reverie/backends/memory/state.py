@@ -281,8 +281,9 @@ class State:
 
     def expiry(self, item: Item) -> int | None:
         """When the status of an ended message is removed; None if it stays."""
-        kept = item.status in {Status.COMPLETED, Status.CANCELLED}
-        return item.ended_at + self.limits.retention_ms if kept and item.ended_at is not None else None
+        is_dead = item.status is Status.FAILED
+        kept_ms = self.limits.dead_retention_ms if is_dead else self.limits.retention_ms
+        return None if item.ended_at is None or kept_ms is None else item.ended_at + kept_ms
 
     def next_due(self) -> int | None:
         """The first moment at which something falls due."""

@@ -80,10 +80,11 @@ class MemoryViews:
         now = self._state.clock.now()
         with self._state.lock:
             lanes = [lane for lane in self._state.lanes.values() if (lane.rest_until or 0) <= now]
-            waiting = [item.waiting_since for lane in lanes for item in lane.waiting]
+            waiting = [item for lane in lanes for item in lane.waiting]
             running = [i.claimed_at for i in self._state.items.values() if i.status is Status.IN_PROGRESS]
             return QueueHealth(
-                oldest_waiting_at=min(waiting, default=None),
+                oldest_waiting_at=min((item.waiting_since for item in waiting), default=None),
+                oldest_created_at=min((item.submitted_at for item in waiting), default=None),
                 oldest_in_progress_at=min((at for at in running if at is not None), default=None),
                 last_completed_at=self._state.last_completed_at,
             )

@@ -154,6 +154,7 @@ class RedisViews:
         reply = msgspec.msgpack.decode(await self._call("health", {}), type=wire.HealthReply)
         return QueueHealth(
             oldest_waiting_at=_moment(reply.oldest_waiting_at),
+            oldest_created_at=_moment(reply.oldest_created_at),
             oldest_in_progress_at=_moment(reply.oldest_in_progress_at),
             last_completed_at=_moment(reply.last_completed_at),
         )

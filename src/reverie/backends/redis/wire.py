@@ -209,9 +209,10 @@ class LanesReply(_Reply, frozen=True):
 
 
 class HealthReply(_Reply, frozen=True):
-    """Three moments; -1 for one that there is not."""
+    """Four moments; -1 for one that there is not."""
 
     oldest_waiting_at: int
+    oldest_created_at: int
     oldest_in_progress_at: int
     last_completed_at: int
 
@@ -232,6 +233,7 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
         "max_losses": limits.max_losses,
         "max_wait_ms": limits.max_wait_ms,
         "retention_ms": limits.retention_ms,
+        "dead_retention_ms": limits.dead_retention_ms,
         "refuse_unhandled": limits.refuse_unhandled or None,
         "total_depth": limits.total.depth,
         "total_rate": limits.total.rate,

@@ -39,21 +39,33 @@ def advance(step: Step, limit: int) -> Advance:
         if lost is not None and lost[0].ended:
             buried.append(EndedMessage(*lost[1:]))
     step.finish()
-    expired = step.rows(SQL["expire"], window)
+    expired, dead = step.rows(SQL["expire"], window), _expire_dead(step, limit)
+    expired += dead
     for _, _, label, stored, error in expired:
         step.counts.move(label, status_of(stored, error), None)
     forget_attempts(step, [row[:2] for row in expired])
     step.rows(SQL["forget_workers"], {"now": step.now})
     step.rows(SQL["forget_arrivals"], {"now": step.now})
-    ((next_due,),) = step.rows(SQL["next_due"])
+    ((next_due,),) = step.rows(SQL["next_due"], {"dead_retention": step.limits.dead_retention_ms})
     return Advance(
         staged=len(due) + len(rested),
         reaped=len(reaped),
         expired=len(expired),
         ended=[*overdue, *buried],
         next_due=next_due,
-        more=limit in (len(overdue), len(due), len(rested), len(reaped), len(expired)),
+        more=limit in (len(overdue), len(due), len(rested), len(reaped), len(expired) - len(dead), len(dead)),
     )
+
+
+def _expire_dead(step: Step, limit: int) -> list[tuple[Any, ...]]:
+    """Remove the dead letters whose retention is over, if they have one, with their memos."""
+    kept_ms = step.limits.dead_retention_ms
+    if kept_ms is None:
+        return []
+    bindings = {"now": step.now, "dead_retention": kept_ms, "limit": limit}
+    dead = step.rows(SQL["expire_dead"], bindings)
+    step.many(SQL["forget_memos"], [row[:2] for row in dead])
+    return dead
 
 
 def fail_overdue(step: Step, limit: int) -> list[EndedMessage]:

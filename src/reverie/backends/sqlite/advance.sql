@@ -50,6 +50,18 @@ WHERE rowid IN (
 )
 RETURNING user_id, id, message_type, status, error_message
 
+-- name: expire_dead
+DELETE FROM pending_messages
+WHERE rowid IN (
+  SELECT rowid FROM pending_messages INDEXED BY idx_pending_messages_dead
+  WHERE status = 'failed' AND error_message IS NOT 'cancelled' AND processed_at_epoch <= :now - :dead_retention
+  ORDER BY processed_at_epoch LIMIT :limit
+)
+RETURNING user_id, id, message_type, status, error_message
+
+-- name: forget_memos
+DELETE FROM memos WHERE user_id = ?1 AND id = ?2
+
 -- name: forget_workers
 DELETE FROM workers WHERE alive_until_epoch <= :now
 
@@ -70,4 +82,7 @@ SELECT min(moment) FROM (
   WHERE status = 'processing'
   UNION ALL
   SELECT min(expires_at_epoch) FROM pending_messages WHERE expires_at_epoch IS NOT NULL
+  UNION ALL
+  SELECT min(processed_at_epoch) + :dead_retention FROM pending_messages INDEXED BY idx_pending_messages_dead
+  WHERE status = 'failed' AND error_message IS NOT 'cancelled'
 )

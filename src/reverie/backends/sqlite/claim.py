@@ -228,7 +228,8 @@ def _claim_lanes(
         ((first,),) = step.rows(SQL["first_messages"], {"lanes": to_json(lanes), "take": take})
         numbers += decode_json(first)
     rows = _read(step, numbers)  # before they are marked as claimed
-    step.rows(SQL["claim_messages"], {"rows": to_json(numbers)} | bindings)
+    claimed = {"rows": to_json(numbers), "max_attempts": want.max_attempts}
+    step.rows(SQL["claim_messages"], claimed | bindings)
     served = Counter(row[3] for row in rows)
     for lane in chain.from_iterable(lanes_by_take.values()):
         _follow(step, lane, want).running = served[lane]

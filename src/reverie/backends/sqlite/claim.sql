@@ -68,7 +68,8 @@ WHERE m.rowid IN (
 -- Each row gets its own claim id. The claim id alone decides whether a claim is valid, even if a VACUUM renumbers rows.
 UPDATE pending_messages
 SET status = 'processing', claim_id = :claim_id || rowid, worker = :worker, lease_until_epoch = :lease_until,
-    started_at_epoch = coalesce(started_at_epoch, :now), claimed_at_epoch = :now, updated_at_epoch = :now
+    started_at_epoch = coalesce(started_at_epoch, :now), claimed_at_epoch = :now, updated_at_epoch = :now,
+    max_retries = :max_attempts
 WHERE rowid IN (SELECT value FROM json_each(:rows))
 
 -- name: read_messages

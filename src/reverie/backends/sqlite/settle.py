@@ -154,7 +154,7 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
             "error": "cancelled" if move is Move.CANCEL else settlement.error,
             "kept": move in {Move.COMPLETE, Move.CANCEL},
             "expires": expires,
-            "attempt": settlement.attempt,
+            "attempt": settlement.attempt and move is not Move.COMPLETE,  # `retry_count` counts failed runs
             "retried": move is Move.RETRY,
             "conflict": settlement.conflict,
             "now": step.now,

@@ -19,7 +19,7 @@ RETURNING status, error_message
 -- The same for completions without effects and follow-ups, of messages that were claimed together: one statement for
 -- all. If fewer rows are changed than given, some claims are stale.
 UPDATE pending_messages
-SET status = 'completed', retry_count = retry_count + 1, error_message = NULL, processed_at_epoch = :now,
+SET status = 'completed', error_message = NULL, processed_at_epoch = :now,
     expires_at_epoch = :expires, cancel_requested = 0, place = NULL,
     claim_id = NULL, lease_until_epoch = NULL, updated_at_epoch = :now
 WHERE rowid IN (SELECT value FROM json_each(:rows)) AND claim_id = :claimed || rowid AND +status = 'processing'

@@ -211,6 +211,9 @@ class Step:
     def finish(self) -> None:
         """Handle the dependants and triggers of ended messages, then write the changed lanes."""
         if self.ended:
+            kept_ms = self.limits.dead_retention_ms
+            if kept_ms is not None and any(status is Status.FAILED for *_, status in self.ended):
+                self.expect(self.now + kept_ms)
             self._look_after_dependants()
         if self.runs:
             runs, self.runs = self.runs, []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["insert", "submit"]
 
 SQL = load_queries(__package__ or "", "submit.sql")
-COLUMNS = 21
+COLUMNS = 22
 """The number of values of one message in `insert_messages`."""
 CHUNKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """How many rows one statement may write; few sizes, so that each statement is prepared once."""
@@ -213,6 +213,7 @@ def _values(step: Step, message: Message, place: int) -> tuple[Any, ...]:
         message.unique_key,
         step.now + round(message.unique_window_s * 1000) if message.unique_key is not None else None,
         extra_of(message),
+        step.limits.label_attempts.get(message.label, step.limits.max_attempts),
     )
 
 

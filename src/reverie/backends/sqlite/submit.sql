@@ -36,7 +36,8 @@ SELECT json_group_array(json_array(l.lane, l.user_id, l.project_id, l.message_ty
 -- switch of threads.
 WITH given (
   user_id, id, message_type, memory_session_id, project_id, payload, now, level, place, due_at_epoch, fingerprint,
-  task_id, trace_id, user_name, info, timestamp_epoch, deadline_epoch, waits_for, unique_key, unique_until_epoch, extra
+  task_id, trace_id, user_name, info, timestamp_epoch, deadline_epoch, waits_for, unique_key, unique_until_epoch, extra,
+  max_retries
 ) AS (VALUES
 
 -- name: insert_messages_end
@@ -44,11 +45,11 @@ WITH given (
 INSERT INTO pending_messages (
   user_id, id, message_type, memory_session_id, project_id, payload, created_at_epoch, updated_at_epoch,
   lane, level, place, due_at_epoch, fingerprint, task_id, trace_id, user_name, info, timestamp_epoch,
-  deadline_epoch, waits_for, unique_key, unique_until_epoch, extra
+  deadline_epoch, waits_for, unique_key, unique_until_epoch, extra, max_retries
 )
 SELECT g.user_id, g.id, g.message_type, g.memory_session_id, g.project_id, g.payload, g.now, g.now,
   l.lane, g.level, g.place, g.due_at_epoch, g.fingerprint, g.task_id, g.trace_id, g.user_name, g.info,
-  g.timestamp_epoch, g.deadline_epoch, g.waits_for, g.unique_key, g.unique_until_epoch, g.extra
+  g.timestamp_epoch, g.deadline_epoch, g.waits_for, g.unique_key, g.unique_until_epoch, g.extra, g.max_retries
 FROM given AS g CROSS JOIN lanes AS l
   ON l.user_id = g.user_id AND l.project_id = g.project_id AND l.message_type = g.message_type
 WHERE true

@@ -107,11 +107,12 @@ class SqliteViews:
         bindings = {"now": self._clock.now(), "look_at": LOOK_AT, "compare": COMPARE}
 
         def job(connection: apsw.Connection) -> QueueHealth:
-            waiting = connection.execute(SQL["oldest_waiting"], bindings).get
-            if waiting is None:
-                waiting = connection.execute(SQL["first_in_turn"]).get
+            oldest: tuple[Any, ...] = connection.execute(SQL["oldest_waiting"], bindings).fetchall()[0]
+            if oldest[0] is None:
+                oldest = connection.execute(SQL["first_in_turn"]).fetchall()[0]
             return QueueHealth(
-                oldest_waiting_at=waiting,
+                oldest_waiting_at=oldest[0],
+                oldest_created_at=oldest[1],
                 oldest_in_progress_at=connection.execute(SQL["oldest_in_progress"], bindings).get,
                 last_completed_at=connection.execute(SQL["last_completed"]).get,
             )
@@ -134,6 +135,8 @@ def _workers(connection: apsw.Connection, now: int) -> list[Presence]:
 def _item(row: tuple[Any, ...], *, with_message: bool) -> ItemStatus:
     _, stored, submitted_at, started_at, ended_at, error, *columns = row
     message = message_from_row(columns)
+    if stored == "completed":  # its last run is not in `retry_count`, because it has not failed
+        msgspec.structs.force_setattr(message, "attempts", message.attempts + 1)
     return ItemStatus(
         item_id=message.item_id,
         user_id=message.user_id,

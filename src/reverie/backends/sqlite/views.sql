@@ -38,9 +38,9 @@ WHERE user_id = :user_id AND depth > 0 ORDER BY project_id, message_type
 -- name: oldest_waiting
 -- Rows come in the order of their submission, so the oldest eligible messages are usually among the first. At most
 -- `look_at` rows are read, because very many messages may wait for a later time.
-SELECT min(updated_at_epoch) FROM (
-  SELECT m.updated_at_epoch FROM (
-    SELECT lane, place, updated_at_epoch FROM pending_messages INDEXED BY idx_pending_messages_status
+SELECT min(updated_at_epoch), min(created_at_epoch) FROM (
+  SELECT m.updated_at_epoch, m.created_at_epoch FROM (
+    SELECT lane, place, updated_at_epoch, created_at_epoch FROM pending_messages INDEXED BY idx_pending_messages_status
     WHERE status = 'pending' LIMIT :look_at
   ) AS m
   JOIN lanes AS l ON l.lane = m.lane
@@ -48,15 +48,16 @@ SELECT min(updated_at_epoch) FROM (
 )
 
 -- name: first_in_turn
--- Since when the first message of the next lane in turn has waited; the earliest of all labels.
-SELECT min((
-  SELECT m.updated_at_epoch FROM pending_messages AS m
-  WHERE m.status = 'pending' AND m.place IS NOT NULL AND m.lane = (
+-- Since when the first message of the next lane in turn has waited, and when it was accepted; the earliest of all labels.
+SELECT min(m.updated_at_epoch), min(m.created_at_epoch)
+FROM label_counts AS c CROSS JOIN pending_messages AS m
+WHERE m.rowid = (
+  SELECT p.rowid FROM pending_messages AS p
+  WHERE p.status = 'pending' AND p.place IS NOT NULL AND p.lane = (
     SELECT l.lane FROM lanes AS l WHERE l.message_type = c.label AND l.turn IS NOT NULL ORDER BY l.turn LIMIT 1
   )
-  ORDER BY m.place LIMIT 1
-))
-FROM label_counts AS c
+  ORDER BY p.place LIMIT 1
+)
 
 -- name: oldest_in_progress
 SELECT min(coalesce(claimed_at_epoch, started_at_epoch)) FROM (

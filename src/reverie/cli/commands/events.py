@@ -131,6 +131,7 @@ def _print(event: Event) -> None:
         event.item_id,
         event.status,
         took,
+        None if event.last is None else "the last run" if event.last else "it is tried again",
         last_line(event.error),
     ]
     line = "  ".join(part for part in parts if part)

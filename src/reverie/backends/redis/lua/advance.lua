@@ -1,5 +1,7 @@
 -- Advancing: does what has fallen due, at most `limit` of each kind.
 
+local LOOKED_AT = 100 -- dead letters whose expiry is noted in one step
+
 -- Puts messages that came due at the end of their lanes.
 local function stage(step)
   local members = fallen_due(step, 'due', step.request.limit)
@@ -40,12 +42,33 @@ local function reap(step, ended)
   return #names
 end
 
-local function expire(step)
-  local names = fallen_due(step, 'expiry', step.request.limit)
-  for _, found in ipairs(read_all(step, names)) do
-    forget(step, found.user, found.id, found.item)
+-- Notes the expiry of dead letters that died before their retention was set or lowered. Only the oldest are
+-- looked at: others follow when these are gone.
+local function date_dead_letters(step)
+  if not step.limits.dead_retention_ms then
+    return
   end
+  local names = redis.call('ZRANGE', step.prefix .. ':failed', 0, LOOKED_AT - 1)
+  for _, found in ipairs(read_all(step, names)) do
+    local name = reference(found.user, found.id)
+    redis.call('ZADD', step.prefix .. ':expiry', 'LT', expiry_of(step, found.item), name)
+  end
+end
+
+-- Forgets ended messages. A dead letter stays if its retention was raised or removed meanwhile.
+local function expire(step)
+  date_dead_letters(step)
+  local names = fallen_due(step, 'expiry', step.request.limit)
   send('ZREM', step.prefix .. ':expiry', names)
+  for _, found in ipairs(read_all(step, names)) do
+    local is_dead = found.item.status == 'failed'
+    local expiry = is_dead and expiry_of(step, found.item)
+    if not is_dead or (expiry and expiry <= step.now) then
+      forget(step, found.user, found.id, found.item)
+    elseif expiry then
+      redis.call('ZADD', step.prefix .. ':expiry', expiry, reference(found.user, found.id))
+    end
+  end
   return #names
 end
 

@@ -45,12 +45,25 @@ local function leave_queue(step, user, item_id, item)
   count(step, label_of(item), -1, 0)
 end
 
--- Notes when an ended message is forgotten. Dead letters have no expiry: they stay until a person decides.
-local function note_expiry(step, name)
-  local expiry = step.now + step.limits.retention_ms
-  step.expiring[#step.expiring + 1] = expiry
-  step.expiring[#step.expiring + 1] = name
-  expect(step, expiry)
+-- When an ended message is forgotten; nothing if it stays. A dead letter stays until a person deletes it, if it
+-- has no retention.
+local function expiry_of(step, item)
+  local kept = step.limits.retention_ms
+  if item.status == 'failed' then
+    kept = step.limits.dead_retention_ms
+  end
+  local ended = tonumber(string.match(item.note, '"' .. item.status .. '_at":(%d+)')) or step.now
+  return kept and ended + kept
+end
+
+-- Notes when an ended message is forgotten, if it does not stay.
+local function note_expiry(step, name, item)
+  local expiry = expiry_of(step, item)
+  if expiry then
+    step.expiring[#step.expiring + 1] = expiry
+    step.expiring[#step.expiring + 1] = name
+    expect(step, expiry)
+  end
 end
 
 -- Ends a message that waits or runs; the answer is its body, if that is kept. `outcome` is the outcome of its
@@ -80,8 +93,8 @@ local function end_item(step, user, item_id, item, status, problem, outcome)
   end
   if status ~= 'failed' then
     drop_memos(step, user, item_id, item)
-    note_expiry(step, name)
   end
+  note_expiry(step, name, item)
   if item.rare.dependants then
     table.insert(step.just_ended, { user = user, id = item_id, item = item })
   end

@@ -7,11 +7,13 @@ local function earlier(one, other)
   return one and other and math.min(one, other) or one or other
 end
 
--- Since when the message of an entry waits; nothing if it does not wait.
+-- Since when the message of an entry waits, and when it was accepted; nothing if it does not wait.
 local function entry_since(step, lane, entry)
   local user = string.match(lane.name, '^[^:]*')
   local item = entry and read_item(step, user, entry[2][4] or '')
-  return item and item.status == 'waiting' and waiting_since(item) or nil
+  if item and item.status == 'waiting' then
+    return waiting_since(item), item.submitted_at
+  end
 end
 
 -- The first message of a lane that nobody has claimed yet.
@@ -27,17 +29,18 @@ local function first_returned(lane)
   return pending and redis.call('XRANGE', lane.key, pending[1], pending[1])[1]
 end
 
--- Since when the oldest message of a lane waits. New messages are in the order in which they came; of those
--- that were handed back only the first is looked at.
+-- Since when the oldest message of a lane waits, and when the oldest was accepted. New messages are in the
+-- order in which they came; of those that were handed back only the first is looked at.
 local function lane_since(step, lane)
   if redis.call('EXISTS', lane.key) == 0 then
     return nil -- somebody has deleted the stream
   end
-  local since = entry_since(step, lane, first_new(lane))
+  local since, created = entry_since(step, lane, first_new(lane))
   if lane.returned > 0 then
-    since = earlier(since, entry_since(step, lane, first_returned(lane)))
+    local other_since, other_created = entry_since(step, lane, first_returned(lane))
+    since, created = earlier(since, other_since), earlier(created, other_created)
   end
-  return since
+  return since, created
 end
 
 -- The labels that have something to run now, and when a message of any label was last completed.
@@ -80,31 +83,35 @@ local function held_up(step)
   return names
 end
 
--- Since when the oldest message waits that is due and whose lane does not rest. Not all lanes are compared: a
--- lane that was just served, or whose claim is young, may have an older message and be missed.
+-- Since when the oldest message waits that is due and whose lane does not rest, and when the oldest of these
+-- was accepted. Not all lanes are compared: a lane that was just served, or whose claim is young, may have an
+-- older message and be missed.
 local function oldest_waiting(step, labels)
-  local since, seen = nil, {}
+  local since, created, seen = nil, nil, {}
   for _, names in ipairs({ next_in_turn(step, labels), held_up(step) }) do
     for _, name in ipairs(names) do
       local lane = see_lane(step, name)
       if not seen[name] and rest_of(step, lane) <= step.now then
         seen[name] = true
-        since = earlier(since, lane_since(step, lane))
+        local lane_waits, lane_created = lane_since(step, lane)
+        since, created = earlier(since, lane_waits), earlier(created, lane_created)
       end
     end
   end
-  return since
+  return since, created
 end
 
--- Three moments: since when the oldest message waits, when the oldest claim was made, when a message last
+-- Four moments: since when the oldest message waits, when the oldest was accepted, when the oldest claim was made, when a message last
 -- completed; -1 for one that there is not.
 local function health_call(_, arguments)
   local step = open_step(arguments)
   local labels, last = look_at_labels(step)
   local claimed = redis.call('ZRANGE', step.prefix .. ':claimed', 0, 0, 'WITHSCORES')[2]
+  local since, created = oldest_waiting(step, labels)
   return cmsgpack.pack({
     step.now,
-    oldest_waiting(step, labels) or -1,
+    since or -1,
+    created or -1,
     tonumber(claimed or -1),
     last > 0 and last or -1,
   })

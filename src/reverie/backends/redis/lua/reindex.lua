@@ -113,9 +113,9 @@ function check.ended(step, user, item_id, item)
   if KEPT[status] then
     check.index(step, status, name, seq_of(item))
   end
-  if status ~= 'failed' then
-    local ended = string.match(item.note, '"' .. status .. '_at":(%d+)') or step.now
-    check.index(step, 'expiry', name, tonumber(ended) + step.limits.retention_ms, true)
+  local expiry = expiry_of(step, item)
+  if expiry then
+    check.index(step, 'expiry', name, expiry, true)
   end
 end
 
