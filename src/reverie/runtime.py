@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from reverie.assembly import (
@@ -18,6 +19,7 @@ from reverie.assembly import (
 from reverie.base.clock import SystemClock
 from reverie.base.logs import get_logger
 from reverie.base.service import LoopService
+from reverie.capture.damaged import DamagedFiles
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.intake import Intake
 from reverie.capture.spool import Spool
@@ -127,7 +129,10 @@ class Runtime:
             activity=self.activity,
             runtime=self,
         )
-        files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes)
+        self.damaged = DamagedFiles(
+            Path(self.spool.folder), max_files=spool.max_damaged_files, max_bytes=spool.max_damaged_bytes
+        )
+        files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes, self.damaged)
         self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s)
         self.sampler = DepthSampler(
             self.backend, self.clock, every_s=settings.events.sample_s, keep=settings.events.samples_kept

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from reverie.api.document import complete_document
 from reverie.api.door import Door
 from reverie.api.envelope import handle_errors
+from reverie.api.protocol import timed_protocol
 from reverie.api.routes import ROUTES
 from reverie.api.routing import Endpoint
 from reverie.errors import InvalidSettingError
@@ -73,6 +74,7 @@ def create_app(
         Door,
         allowed_hosts=[server.host, *server.allowed_hosts],
         max_body_bytes=server.max_body_bytes,
+        receive_timeout_s=server.receive_timeout_s,
         stopping=app.state.stopping,
         caller=caller,
     )
@@ -114,7 +116,8 @@ def serve(
     asyncio.run(_try_out(scheduler))
     address, port = listener.getsockname()[:2]
     shown = f"[{address}]" if ":" in address else address
-    server = _Server(create_app(scheduler, run_worker=run_worker), on_start)
+    timeout_s = scheduler.runtime.settings.server.receive_timeout_s
+    server = _Server(create_app(scheduler, run_worker=run_worker), on_start, timeout_s)
 
     def stop(*_: object) -> None:
         """Stop the server. This handles signals that come before uvicorn handles them itself.
@@ -132,8 +135,14 @@ def serve(
 class _Server(uvicorn.Server):
     """A uvicorn server that, when it stops, tells long answers to end."""
 
-    def __init__(self, app: FastAPI, on_start: Callable[[], None]) -> None:
-        config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=LAST_ANSWERS_S)
+    def __init__(self, app: FastAPI, on_start: Callable[[], None], receive_timeout_s: float) -> None:
+        config = uvicorn.Config(
+            app,
+            http=timed_protocol(receive_timeout_s),
+            log_config=None,
+            lifespan="on",
+            timeout_graceful_shutdown=LAST_ANSWERS_S,
+        )
         super().__init__(config)
         self._stopping: asyncio.Event = app.state.stopping
         self._on_start = on_start

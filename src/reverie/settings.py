@@ -68,6 +68,12 @@ class ServerSettings(Section):
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     run_worker: bool = Field(default=True, description="whether the server runs handlers too")
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1, description="bytes of one request; more is refused")
+    receive_timeout_s: float = Field(
+        30,
+        gt=0,
+        description="seconds in which the headers of a request must arrive, and then its body; else it is "
+        "refused and its connection closed",
+    )
     allowed_hosts: list[str] = Field(
         [],
         description="names, besides loopback ones, under which requests and web pages may reach the server",

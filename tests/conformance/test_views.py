@@ -10,7 +10,7 @@ import pytest
 from conformance.conftest import Bench, done, message, settle
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move, Presence, ScopeLimits, Settlement
-from reverie.backends.views import MOST_KEPT, Attempt, LabelState, LaneState, QueueHealth
+from reverie.backends.views import MOST_KEPT, Attempt, LabelState, LaneState, QueueHealth, StatusQuery
 from reverie.base.clock import from_epoch_ms
 from reverie.message import Key, Lane, Message
 from support.living import started
@@ -434,6 +434,34 @@ async def test_listening_can_be_ended(bench: Bench) -> None:
     await asyncio.wait([waiting])
     await heard.aclose()
     assert waiting.cancelled()
+
+
+# -- pages -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", [30, 1200])
+async def test_a_user_comes_in_pages_that_new_and_ended_items_do_not_disturb(
+    bench: Bench, items: int
+) -> None:
+    """1200 items are more than a page of Redis's own."""
+    old = [f"{number:04}" for number in range(items)]
+    await bench.submit(*(message(item_id) for item_id in old))
+    await bench.submit(message("other", user_id="bob"))
+    seen: list[str] = []
+    after, size = None, items // 3 - 1
+    while True:
+        page = await bench.views.read(StatusQuery(user_id="ann", limit=size, after=after))
+        assert len(page.rows) <= size
+        seen += [row.item_id for row in page.rows]
+        if page.next is None:
+            break
+        if after is None:
+            await bench.submit(*(message(f"new-{number}") for number in range(3)))
+            claim, *_ = await bench.claim()
+            assert await settle(bench, done(claim)) == ["applied"]
+            await bench.control(CancelItems, item_ids=("0021", old[-1]), user_id="ann")
+        after = page.next
+    assert seen == [*old, "new-0", "new-1", "new-2"]
 
 
 async def test_a_clock_that_is_set_back_hides_no_run(bench: Bench) -> None:

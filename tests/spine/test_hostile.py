@@ -10,6 +10,7 @@ import shlex
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import httpx
@@ -158,3 +159,50 @@ def test_a_server_says_that_hanging_calls_stop_sync_labels_and_its_remedy_works(
             server.process.send_signal(signal.SIGTERM)
             _, logs = server.process.communicate(timeout=60)
         assert "worker.restarting" in logs
+
+
+POST = b"POST /product/search HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+HALF_SENT = {
+    "nothing": (b"", 408),
+    "headers": (POST, 408),
+    "body": (POST + b"content-length: 100\r\n\r\n{", 408),
+    "chunks": (POST + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n", 408),
+    "body that nobody reads": (
+        b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{",
+        200,
+    ),
+}
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+async def test_connections_that_send_half_a_request_are_closed(place: Place) -> None:
+    with place.server(REVERIE_SERVER__RECEIVE_TIMEOUT_S="1") as server:
+        address = server.client.base_url
+
+        async def send_half(sent: bytes) -> bytes:
+            """Send half of a request, go on drop by drop, and read to the end of the connection."""
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            writer.write(sent)
+            answer = b""
+            reading = asyncio.ensure_future(reader.read(65_536))
+            with suppress(ConnectionError):  # a drop came after the end
+                while True:
+                    if (await asyncio.wait({reading}, timeout=0.2))[0]:
+                        if not (part := reading.result()):
+                            break
+                        answer += part
+                        reading = asyncio.ensure_future(reader.read(65_536))
+                    elif b"chunked" not in sent:
+                        writer.write(b"x")
+            writer.close()
+            return answer
+
+        async with asyncio.timeout(60):
+            halves = list(HALF_SENT.values()) * 10
+            answers = await asyncio.gather(*(send_half(sent) for sent, _ in halves))
+        for (sent, code), answer in zip(halves, answers, strict=True):
+            assert answer.startswith(b"HTTP/1.1 %d " % code), sent
+            if b"\r\n\r\n" in sent and code == 408:
+                assert b"server.receive_timeout_s" in answer
+        assert server.client.get("/health").status_code == 200
+        assert server.client.post("/product/search", json={"user_id": "ann", "query": "tea"}).is_success

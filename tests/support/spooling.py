@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reverie.capture.damaged import DamagedFiles
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.spool_reader import SpoolReader
 
@@ -41,7 +42,8 @@ def all_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def ingester_of(scheduler: AsyncScheduler, folder: Path) -> SpoolIngester:
+def ingester_of(scheduler: AsyncScheduler, folder: Path, **limits: int) -> SpoolIngester:
     """One that looks only when it is told, and takes files of up to 100,000 bytes."""
-    reader = SpoolReader(str(folder), scheduler.runtime.limits, 100_000)
+    aside = DamagedFiles(folder, **({"max_files": 1000, "max_bytes": 2**30} | limits))
+    reader = SpoolReader(str(folder), scheduler.runtime.limits, 100_000, aside)
     return SpoolIngester(reader, scheduler.runtime.intake.submit, look_s=3600)

@@ -415,3 +415,26 @@ async def test_a_query_that_is_too_long_is_refused(client) -> None:
     code, message, _ = await ask(client, "POST", "/product/search", json=query)
     assert code == 400
     assert "limits.max_content_bytes" in message
+
+
+async def test_a_user_has_pages_only_when_they_are_asked_for(client, scheduler) -> None:
+    for number in range(3):
+        await scheduler.submit("work", user_id="ann", item_id=str(number))
+    states = [{"task_id": str(number), "status": "waiting"} for number in range(3)]
+    path = "/product/scheduler/status?user_id=ann"
+    assert await ask(client, "GET", path) == (200, "ok", states)
+    _, _, page = await ask(client, "GET", f"{path}&limit=2")
+    assert page["items"] == states[:2]
+    assert await ask(client, "GET", f"{path}&cursor={page['next']}") == (
+        200,
+        "ok",
+        {"items": states[2:], "next": None},
+    )
+    for query, code in (
+        ("limit=0", 422),
+        ("limit=1001", 422),
+        ("cursor=x", 400),
+        (f"cursor={'9' * 99}", 400),
+        ("limit=2&task_id=0", 400),
+    ):
+        assert (await ask(client, "GET", f"{path}&{query}"))[0] == code

@@ -49,6 +49,19 @@ def scheduler(place: Place) -> Iterator[Scheduler]:
         yield scheduler
 
 
+def test_the_items_of_a_user_in_pages(place: Place, scheduler: Scheduler) -> None:
+    for number in range(5):
+        scheduler.submit("good", user_id="ann", item_id=str(number))
+    first = answer(place, "status", "-u", "ann", "--limit", "3")
+    assert [row["item_id"] for row in first["rows"]] == ["0", "1", "2"]
+    rest = answer(place, "status", "-u", "ann", "--cursor", first["next"])
+    assert ([row["item_id"] for row in rest["rows"]], rest["next"]) == (["3", "4"], None)
+    assert f"--cursor {first['next']}" in run(place, "status", "-u", "ann", "--limit", "3").stderr
+    refused = run(place, "status", "-u", "ann", "--cursor", "x")
+    assert (refused.exit_code, "give the `next` of the page before" in refused.stderr) == (2, True)
+    assert run(place, "status", "0", "-u", "ann", "--limit", "3").exit_code == 2
+
+
 def test_the_items_of_a_user(place: Place, scheduler: Scheduler) -> None:
     assert (run(place, "status", "-u", "ann").stdout, answer(place, "status", "-u", "ann")) == ("", [])
     scheduler.submit("good", user_id="ann", item_id="1")

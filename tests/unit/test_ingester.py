@@ -292,3 +292,52 @@ async def _take(messages, got: list[Message], scheduler: AsyncScheduler):
     answers = await scheduler.runtime.intake.submit(messages)
     got.extend(messages)
     return answers
+
+
+# -- how much is kept --------------------------------------------------------------------------------
+
+
+def age(folder: Path, number: int, at: int) -> None:
+    """Let the reason of a damaged file be as old as `at` says."""
+    os.utime(folder / "damaged" / f"{file_name(number)}.reason", (at, at))
+
+
+async def test_of_too_many_damaged_files_the_oldest_are_removed_and_counted(
+    scheduler: AsyncScheduler, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ingester = ingester_of(scheduler, folder, max_files=20)
+    for number in range(20):
+        put(folder, file_name(number), b"no JSON")
+    await ingester.look()
+    assert len(damaged(folder)) == 20
+    for number in range(20):
+        age(folder, number, 1000 - number)  # the last is the oldest
+    (folder / "damaged" / "by-hand").write_text("older than all")
+    os.utime(folder / "damaged" / "by-hand", (1, 1))
+    put(folder, file_name(99), b"no JSON")
+    await ingester.look()
+    kept = {path.name for path in (folder / "damaged").iterdir()}
+    assert kept == {f"{file_name(number)}{end}" for number in (*range(17), 99) for end in ("", ".reason")}
+    assert "spool.damaged_removed files=4" in caplog.text
+    assert f"first='by-hand' last='{file_name(17)}'" in caplog.text
+    assert ingester._files.damaged.removed == 4
+
+
+async def test_damaged_files_are_bounded_by_bytes_and_folders_count(
+    scheduler: AsyncScheduler, folder: Path
+) -> None:
+    ingester = ingester_of(scheduler, folder, max_bytes=50_000)
+    for number in range(200):
+        if number % 20 == 7:
+            put(folder / file_name(number) / "deep", "inside", b"x" * 2000)
+        else:
+            put(folder, file_name(number), b"x" * 1000)
+    await ingester.look()
+    size = sum(path.lstat().st_size for path in (folder / "damaged").rglob("*") if path.is_file())
+    assert 30_000 < size <= 50_000
+    assert file_name(199) in damaged(folder)
+    assert file_name(0) not in damaged(folder)
+    for number in range(200, 400):
+        put(folder, file_name(number), b"{}")
+        await ingester.look()
+    assert file_name(399) in damaged(folder)

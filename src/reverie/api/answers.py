@@ -24,6 +24,7 @@ __all__ = [
     "Pushed",
     "Ran",
     "Readiness",
+    "StatusPage",
     "Switched",
     "TypeAndTasks",
     "Waited",
@@ -99,6 +100,14 @@ class ItemState(TypedDict):
 
     task_id: str
     status: Status
+
+
+class StatusPage(TypedDict):
+    """A page of the items of a user, oldest first."""
+
+    items: list[ItemState]
+    next: str | None
+    """What `cursor` must be for the next page; None on the last one."""
 
 
 class Backlog(TypedDict):

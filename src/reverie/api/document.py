@@ -26,7 +26,10 @@ EVERY_ROUTE = {
 """HTTP status → when any route may answer it."""
 WITH_PARAMETERS = {422: "A field is missing, of the wrong kind or out of its range."}
 WITH_MODEL = {400: "The body is no text in UTF-8, or is nested too deeply.", **WITH_PARAMETERS}
-WITH_BODY = {415: "The body is of a kind that the route does not take."}
+WITH_BODY = {
+    408: "The body did not arrive within `server.receive_timeout_s`.",
+    415: "The body is of a kind that the route does not take.",
+}
 
 
 class Refusal(msgspec.Struct):

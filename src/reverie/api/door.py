@@ -33,7 +33,8 @@ class Door:
     - It keeps web pages out, because a browser lets any page talk to this machine: a request under a foreign
       name is refused (421), and one from a page elsewhere (403). Loopback names and addresses are never
       foreign, nor are `allowed_hosts`. Forms are refused by routes that do not take them (415).
-    - A body of more than `max_body_bytes` is refused (413), even if its length was not announced.
+    - A body of more than `max_body_bytes` is refused (413), even if its length was not announced. One that is
+      not complete after `receive_timeout_s` is refused, too (408).
     - The request runs within its trace and with its principal. Every answer names the trace.
     - A request that is cancelled because the server stops is answered 503, unless its answer has begun.
     """
@@ -44,6 +45,7 @@ class Door:
         *,
         allowed_hosts: Iterable[str],
         max_body_bytes: int,
+        receive_timeout_s: float,
         stopping: asyncio.Event,
         caller: Principal,
     ) -> None:
@@ -52,6 +54,8 @@ class Door:
         self._names = frozenset({"localhost", "127.0.0.1", *map(_name, allowed_hosts)})
         self._max_body_bytes = max_body_bytes
         self._too_large = f"the body is larger than {max_body_bytes} bytes (server.max_body_bytes)"
+        self._receive_timeout_s = receive_timeout_s
+        self._too_slow = f"the body did not arrive within {receive_timeout_s:g} s (server.receive_timeout_s)"
         self._stopping = stopping
         self._caller = caller
 
@@ -63,11 +67,17 @@ class Door:
         given = next((value for name, value in scope["headers"] if name == b"traceparent"), None)
         trace_id = (given and trace_id_of(given.decode("latin-1"))) or new_trace_id()
         scope.setdefault("state", {})["trace_id"] = trace_id
-        received, begun = 0, False
+        received, begun, complete = 0, False, False
+        deadline = asyncio.get_running_loop().time() + self._receive_timeout_s
 
         async def receive_bounded() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, complete
+            try:
+                async with asyncio.timeout_at(None if complete else deadline):
+                    message = await receive()
+            except TimeoutError as error:
+                raise HTTPException(408, self._too_slow, {"connection": "close"}) from error
+            complete = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self._max_body_bytes:
                 raise HTTPException(413, self._too_large)

@@ -9,14 +9,21 @@ import msgspec
 from fastapi import Query, Request
 from fastapi.responses import JSONResponse
 
-from reverie.api.answers import Backlog, ItemState, Progress, Waited
+from reverie.api.answers import Backlog, ItemState, Progress, StatusPage, Waited
 from reverie.api.envelope import answer
 from reverie.api.models import SubmitRequest
 from reverie.api.routing import Route
 from reverie.api.streams import EventStream, unless_gone
 from reverie.backends.lane_keys import lane_key
 from reverie.backends.moves import Submitted
-from reverie.errors import BackendUnavailableError, InvalidMessageError, QueueFullError, UnknownItemError
+from reverie.backends.views import LONGEST_PAGE
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    InvalidSelectionError,
+    QueueFullError,
+    UnknownItemError,
+)
 from reverie.face.observation import AllStatus
 from reverie.face.scheduler import AsyncScheduler
 from reverie.observe.idle import LONGEST_WAIT_S
@@ -40,6 +47,12 @@ Poll = Annotated[
 ]
 
 
+PageLimit = Annotated[
+    int | None, Query(ge=1, le=LONGEST_PAGE, description="items on one page; with a cursor 100 by default")
+]
+Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
+
+
 async def submit(scheduler: AsyncScheduler, request: SubmitRequest) -> JSONResponse:
     """Hand over messages of any label; all are kept, or none."""
     limits = scheduler.runtime.limits
@@ -47,8 +60,24 @@ async def submit(scheduler: AsyncScheduler, request: SubmitRequest) -> JSONRespo
     return answer([{"item_id": r.item_id, "status": r.status} for r in receipts])
 
 
-async def status(scheduler: AsyncScheduler, user_id: str, task_id: str | None = None) -> JSONResponse:
-    """The status of all items of a user, of one item, or of a business task as a whole."""
+async def status(
+    scheduler: AsyncScheduler,
+    user_id: str,
+    task_id: str | None = None,
+    limit: PageLimit = None,
+    cursor: Cursor = None,
+) -> JSONResponse:
+    """The status of all items of a user, of one page of them, of one item, or of a business task as a whole.
+
+    With `limit` or `cursor` the answer is a page: `{items, next}`.
+    """
+    if limit is not None or cursor is not None:
+        if task_id is not None:
+            raise InvalidSelectionError("limit and cursor are for all items of a user: leave task_id out")
+        page = await scheduler.status_page(user_id, limit=limit or 100, cursor=cursor)
+        items: list[ItemState] = [{"task_id": row.item_id, "status": row.status} for row in page.rows]
+        part: StatusPage = {"items": items, "next": page.next}
+        return answer(part)
     rows = await scheduler.status(user_id, task_id)
     states: list[ItemState]
     if task_id is not None:
@@ -152,8 +181,8 @@ ROUTES = (
         "/product/scheduler/status",
         status,
         role=Role.READER,
-        answer=list[ItemState],
-        errors=(UnknownItemError, *BAD_ID),
+        answer=list[ItemState] | StatusPage,
+        errors=(UnknownItemError, InvalidSelectionError, *BAD_ID),
     ),
     Route("GET", "/product/scheduler/allstatus", allstatus, role=Role.READER, answer=AllStatus),
     Route(

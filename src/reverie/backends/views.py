@@ -7,9 +7,11 @@ from typing import Literal
 import msgspec
 
 from reverie.backends.moves import Status
+from reverie.errors import InvalidSelectionError
 from reverie.message import Lane, Message
 
 __all__ = [
+    "LONGEST_PAGE",
     "MOST_KEPT",
     "Attempt",
     "ItemStatus",
@@ -18,7 +20,13 @@ __all__ = [
     "Page",
     "QueueHealth",
     "StatusQuery",
+    "check_cursor",
 ]
+
+LONGEST_PAGE = 1000
+"""Items on one page of statuses."""
+LONGEST_CURSOR = 18
+"""Digits of a cursor: more than any queue has numbers."""
 
 
 class StatusQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +72,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[ItemStatus]
     next: str | None = None
     """The `after` of the next page, if there is more."""
+
+
+def check_cursor(name: str, cursor: str | None) -> None:
+    """Refuse a text that is no `next` of a page; `name` is what the caller calls it."""
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= LONGEST_CURSOR):
+        raise InvalidSelectionError(f"{name}={cursor[:80]!r}: give the `next` of the page before")
 
 
 class LabelState(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,4 +30,12 @@ class SpoolSettings(Section):
     max_file_bytes: int = Field(
         16 * 1024 * 1024, ge=1, description="bytes of one file; a larger one is refused, or set aside"
     )
+    max_damaged_files: int = Field(
+        1000, ge=1, description="files kept that cannot become messages; beyond it the oldest are removed"
+    )
+    max_damaged_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1,
+        description="bytes of files kept that cannot become messages; beyond it the oldest are removed",
+    )
     look_s: float = Field(2, gt=0, description="seconds between two looks for files to take in")

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterator
 
+    from reverie.capture.damaged import DamagedFiles
+
 __all__ = ["SpoolReader", "Spooled"]
 
 log = get_logger(__name__)
 
-DAMAGED = "damaged"
 LOCK = ".lock"
 BATCH = 100
 """The most files that are submitted together."""
@@ -54,9 +55,12 @@ class _DamagedError(Exception):
 class SpoolReader:
     """Reads and removes files; damaged files go to a folder of their own, each with its reason beside it."""
 
-    def __init__(self, folder: str, limits: MessageLimits, max_file_bytes: int) -> None:
-        """Take messages within `limits` from files of at most `max_file_bytes`."""
+    def __init__(
+        self, folder: str, limits: MessageLimits, max_file_bytes: int, damaged: DamagedFiles
+    ) -> None:
+        """Take messages within `limits` from files of at most `max_file_bytes`; others go to `damaged`."""
         self._folder = Path(folder)
+        self.damaged = damaged
         self._limits = limits
         self._max_file_bytes = max_file_bytes
         self._stuck: set[str] = set()
@@ -84,6 +88,7 @@ class SpoolReader:
 
     def names(self) -> list[str]:
         """The files that wait, in order. Unfinished files of dead writers are set aside."""
+        self.damaged.look_again()
         found = os.listdir(self._folder)  # noqa: PTH208  names are all that is needed
         for name in found:
             if TEMPORARY_NAME.fullmatch(name) and self._is_stale(name):
@@ -116,7 +121,7 @@ class SpoolReader:
     def set_aside(self, name: str, reason: str) -> None:
         """Move a file to the damaged ones, for a person to look at; if that fails, it stays where it is."""
         try:
-            kept_as = self._move_to_damaged(name, reason)
+            kept_as = self.damaged.keep(name, reason)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -125,25 +130,6 @@ class SpoolReader:
                 log.warning("spool.damaged", file=name, reason=reason, left_because=str(error))
         else:
             log.warning("spool.damaged", file=name, reason=reason, kept_as=str(kept_as))
-
-    def _move_to_damaged(self, name: str, reason: str) -> Path:
-        folder = self._folder / DAMAGED
-        folder.mkdir(mode=0o700, exist_ok=True)
-        (self._folder / name).lstat()
-        target, number = folder / name, 0
-        while os.path.lexists(target):
-            number += 1
-            target = folder / f"{name}.{number}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with open(os.open(f"{target}.reason", flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(f"{reason}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        (self._folder / name).rename(target)
-        for changed in (folder, self._folder):
-            with opened_folder(str(changed)) as descriptor:
-                os.fsync(descriptor)
-        return target
 
     def _is_stale(self, name: str) -> bool:
         try:

@@ -12,7 +12,7 @@ from reverie.backends.control import (
     ResumeLabel,
     Selection,
 )
-from reverie.backends.views import StatusQuery
+from reverie.backends.views import StatusQuery, check_cursor
 from reverie.base.bridge import Bridge, blocking
 from reverie.errors import InvalidSelectionError
 from reverie.memory.interface import Application
@@ -32,8 +32,6 @@ __all__ = ["AsyncControl", "Control"]
 
 MOST_AT_ONCE = 100_000
 """The most items of one command, because a larger step would keep others waiting."""
-LONGEST_AFTER = 18
-"""The most digits of the place of a page."""
 NARROWING = ("user_id", "task_id", "mem_cube_id", "label")
 
 
@@ -135,8 +133,7 @@ class AsyncControl:
         after: str | None = None,
     ) -> Page:
         """A page of the dead letters, oldest first; `after` is the `next` of the page before."""
-        if after is not None and not (after.isascii() and after.isdigit() and len(after) <= LONGEST_AFTER):
-            raise InvalidSelectionError(f"after={after!r}: give the `next` of the page before")
+        check_cursor("after", after)
         check_ids(self._runtime.limits, user_id=user_id, label=label)
         await self._runtime.open()
         query = StatusQuery(dead=True, user_id=user_id, label=label, limit=limit, after=after)

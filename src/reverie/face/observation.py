@@ -117,7 +117,13 @@ class AsyncObservation:
         """The state of the queue and the durations of this process's handlers, as Prometheus reads them."""
         health, alerts = await self._look()
         labels = await self._runtime.backend.views.labels()
-        return self._runtime.measure().render(labels, health, alerts, self._runtime.worker.abandoned)
+        return self._runtime.measure().render(
+            labels,
+            health,
+            alerts,
+            abandoned=self._runtime.worker.abandoned,
+            damaged_removed=self._runtime.damaged.removed,
+        )
 
     async def _active(self, user_id: str) -> int:
         return sum(lane.waiting + lane.in_progress for lane in await self.lanes(user_id))

@@ -8,9 +8,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from reverie.backends.views import StatusQuery
+from reverie.backends.views import LONGEST_PAGE, StatusQuery, check_cursor
 from reverie.base.bridge import Bridge, blocking, submitting
-from reverie.errors import UnknownItemError, WaitTimeoutError
+from reverie.errors import InvalidSelectionError, UnknownItemError, WaitTimeoutError
 from reverie.face.control import AsyncControl, Control
 from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from reverie.backends.moves import Submitted
-    from reverie.backends.views import ItemStatus
+    from reverie.backends.views import ItemStatus, Page
     from reverie.base.clock import Clock
     from reverie.dispatch.middleware import Middleware
     from reverie.message import UniquePolicy
@@ -188,6 +188,18 @@ class AsyncScheduler(Registration):
             raise UnknownItemError(user_id, task_id)
         return rows
 
+    async def status_page(self, user_id: str, *, limit: int = 100, cursor: str | None = None) -> Page:
+        """A page of the status of a user's items, oldest first; `cursor` is the `next` of the page before.
+
+        Items that are submitted meanwhile come after those that were there.
+        """
+        check_cursor("cursor", cursor)
+        if not 1 <= limit <= LONGEST_PAGE:
+            raise InvalidSelectionError(f"limit={limit}: must be 1 to {LONGEST_PAGE}")
+        await self.open()
+        query = StatusQuery(user_id=user_id, limit=limit, after=cursor)
+        return await self.runtime.backend.views.read(query)
+
     async def wait(self, item_id: str, *, user_id: str, timeout: float = 30) -> ItemStatus:  # noqa: ASYNC109
         """Wait until a message has ended, and return its status; else raise `WaitTimeoutError`."""
         check_ids(self.runtime.limits, user_id=user_id, item_id=item_id)
@@ -318,6 +330,7 @@ class Scheduler(Registration):
     capture = submitting(AsyncScheduler.capture)
     submit_messages = submitting(AsyncScheduler.submit_messages)
     status = blocking(AsyncScheduler.status)
+    status_page = blocking(AsyncScheduler.status_page)
     wait = blocking(AsyncScheduler.wait)
     get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
     start_background_monitor = blocking(AsyncScheduler.start_background_monitor)

@@ -67,11 +67,21 @@ class Metrics:
         self._subscription.close()
 
     def render(
-        self, labels: list[LabelState], health: Health, alerts: Iterable[Alert], abandoned: int = 0
+        self,
+        labels: list[LabelState],
+        health: Health,
+        alerts: Iterable[Alert],
+        *,
+        abandoned: int = 0,
+        damaged_removed: int = 0,
     ) -> bytes:
-        """Render all metrics as a Prometheus scraper reads them; `abandoned` threads hang in this process."""
+        """Render all metrics as a Prometheus scraper reads them.
+
+        In this process, `abandoned` threads hang, and `damaged_removed` damaged files of the spool were
+        removed.
+        """
         registry = CollectorRegistry(auto_describe=False)
-        families = [*self._queue(labels), *_state(health, alerts), *self._own(abandoned)]
+        families = [*self._queue(labels), *_state(health, alerts), *self._own(abandoned, damaged_removed)]
         registry.register(_Collector(families))
         return generate_latest(registry)
 
@@ -110,7 +120,7 @@ class Metrics:
             failed.add_metric([name], lost)
         yield from (messages, completed, failed)
 
-    def _own(self, abandoned: int) -> Iterator[Metric]:
+    def _own(self, abandoned: int, damaged_removed: int) -> Iterator[Metric]:
         yield self._waits.family()
         yield self._runs.family()
         hanging = GaugeMetricFamily(
@@ -118,6 +128,11 @@ class Metrics:
         )
         hanging.add_metric([], abandoned)
         yield hanging
+        removed = CounterMetricFamily(
+            "reverie_spool_damaged_removed", "Damaged files of the spool that were removed to make room."
+        )
+        removed.add_metric([], damaged_removed)
+        yield removed
         dropped = CounterMetricFamily("reverie_events_dropped", "Events that metrics have missed.")
         dropped.add_metric([], self._subscription.dropped)
         yield dropped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -34,6 +35,10 @@ __all__ = ["RedisViews", "TaskMeta"]
 
 DEAD_PAGE = 1000
 """Dead letters that one call looks at."""
+
+
+SCANNED = 500
+"""Items of a user that one call reads."""
 
 
 class TaskMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,8 +180,7 @@ class RedisViews:
     async def _find(self, query: StatusQuery, user_id: str) -> list[_Found]:
         key = self._keys.task_meta(user_id)
         if query.item_id is None and query.task_id is None:
-            flat: list[bytes] = await self._connections.call("HGETALL", key)
-            return _readable(user_id, flat[::2], flat[1::2])
+            return await self._find_all(query, user_id, key)
         if query.item_id is not None:
             names = [query.item_id.encode()]
         else:
@@ -186,6 +190,26 @@ class RedisViews:
             return []
         texts: list[bytes | None] = await self._connections.call("HMGET", key, *names)
         return _readable(user_id, names, texts)
+
+    async def _find_all(self, query: StatusQuery, user_id: str, key: str) -> list[_Found]:
+        """The items of a user: all of them if they fit on the page, else the first of those that fit.
+
+        The items of a large user are read in small portions, and only one page of them is held at a time.
+        """
+        if await self._connections.call("HLEN", key) <= query.limit:
+            flat: list[bytes] = await self._connections.call("HGETALL", key)
+            return _readable(user_id, flat[::2], flat[1::2])
+        found: dict[str, _Found] = {}
+        cursor = b"0"
+        while True:
+            cursor, flat = await self._connections.call("HSCAN", key, cursor, "COUNT", str(SCANNED))
+            read = _readable(user_id, flat[::2], flat[1::2])
+            found.update((one.item_id, one) for one in read if _fits(one.meta, query))
+            if len(found) > 2 * query.limit + SCANNED or cursor == b"0":
+                first = nsmallest(query.limit + 1, found.values(), key=lambda one: one.meta.seq)
+                found = {one.item_id: one for one in first}
+            if cursor == b"0":
+                return list(found.values())
 
     async def _find_dead(self, query: StatusQuery) -> list[_Found]:
         """Dead letters of all users, in order: more than a page if there are that many."""

@@ -8,7 +8,11 @@ FROM pending_messages WHERE user_id = :user_id AND task_id = :task_id AND :filte
 
 -- name: user
 SELECT rowid, status, created_at_epoch, started_at_epoch, processed_at_epoch, error_message, message_columns
-FROM pending_messages WHERE user_id = :user_id AND :filter ORDER BY rowid LIMIT :limit
+FROM pending_messages WHERE rowid IN (
+  -- the index of the key is enough to find the page: only its own rows are read, however many the user has
+  SELECT rowid FROM pending_messages WHERE user_id = :user_id AND rowid > :after ORDER BY rowid
+  LIMIT CASE WHEN :label IS NULL AND NOT :dead THEN :limit ELSE -1 END
+) AND :filter ORDER BY rowid LIMIT :limit
 
 -- name: dead
 SELECT rowid, status, created_at_epoch, started_at_epoch, processed_at_epoch, error_message, message_columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from reverie.backends.views import ItemStatus
+    from reverie.backends.views import ItemStatus, Page
     from reverie.face.scheduler import Scheduler
 
 __all__ = ["commands"]
@@ -40,6 +41,14 @@ def status(
     history: Annotated[
         bool, typer.Option("--history", help="Show the runs of the item and its whole error.")
     ] = False,
+    limit: Annotated[
+        Optional[int],  # noqa: UP045  typer reads this when it runs
+        typer.Option(min=1, max=1000, help="Show one page of this many items."),
+    ] = None,
+    cursor: Annotated[
+        Optional[str],  # noqa: UP045  typer reads this when it runs
+        typer.Option("--cursor", help="Go on behind the page that said this."),
+    ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -49,12 +58,21 @@ def status(
 
     Example: reverie status --user ann
 
+    Example: reverie status --user ann --limit 100
+
     Example: reverie status 4f1c --user ann --history
     """
     if history and task_id is None:
         show_error("--history shows one item or one task: say which, reverie status ITEM --user … --history")
         raise typer.Exit(2)
+    pages = limit is not None or cursor is not None
+    if pages and task_id is not None:
+        show_error("--limit and --cursor are for all items of a user: leave the item out")
+        raise typer.Exit(2)
     with opened(url) as scheduler:
+        if pages:
+            _show_page(scheduler.status_page(user, limit=limit or 100, cursor=cursor), user, json=json)
+            return
         rows = scheduler.status(user, task_id)
         if history:
             _show_histories(scheduler, rows, json=json)
@@ -62,6 +80,15 @@ def status(
             print_json(rows)
         else:
             _show_rows(rows, user, task_id)
+
+
+def _show_page(page: Page, user: str, *, json: bool) -> None:
+    if json:
+        print_json(page)
+        return
+    _show_rows(page.rows, user, None)
+    if page.next is not None:
+        note(f"there are more: --cursor {shlex.quote(page.next)}")
 
 
 def _show_histories(scheduler: Scheduler, rows: Sequence[ItemStatus], *, json: bool) -> None:
