@@ -35,7 +35,7 @@ from reverie.backends.redis.check import (
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
-from reverie.backends.redis.library import KeysVersionError, Library, repair_source
+from reverie.backends.redis.library import KeysMigratedError, KeysVersionError, Library, repair_source
 from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.prefixes import PrefixCollisionError, check_prefix, register_prefix
 from reverie.backends.redis.queue import RedisQueue
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ForbiddenError",
+    "KeysMigratedError",
     "KeysVersionError",
     "NotReplicatedError",
     "PrefixCollisionError",
