@@ -28,6 +28,7 @@ __all__ = [
     "ReverieError",
     "RoleError",
     "SalvageError",
+    "SchemaMigratedError",
     "SchemaTooNewError",
     "SpoolError",
     "SpoolFullError",
@@ -254,6 +255,20 @@ class SchemaTooNewError(ReverieError):
         super().__init__(
             f"{path}: its {room} tables have version {found}, this Reverie knows up to {known}: "
             "upgrade Reverie, or point it at another file"
+        )
+
+
+class SchemaMigratedError(SchemaTooNewError, BackendUnavailableError):
+    """A newer Reverie has migrated the database while this process has it open."""
+
+    def __init__(self, path: str, room: str, found: int, known: int) -> None:
+        """Say which part of which file is too new for this process, and what to do."""
+        self.path, self.room, self.found, self.known = path, room, found, known
+        ReverieError.__init__(
+            self,
+            f"{path}: a newer Reverie has migrated its {room} tables to version {found} while this process "
+            f"knows up to {known}: this process writes nothing more. Start it again with the newer Reverie; "
+            "what was accepted is kept",
         )
 
 

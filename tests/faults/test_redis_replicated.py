@@ -12,6 +12,7 @@ from reverie import Message, Scheduler
 from reverie.backends.redis import NotReplicatedError
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.replication import Replication
+from reverie.backends.triggers import Activity, Definition, DueTrigger, Firing
 from reverie.errors import BackendUnavailableError, InvalidSettingError, QueueFullError
 from reverie.settings import load_settings
 from support.living import until
@@ -190,6 +191,35 @@ def status_once_confirmed(scheduler: Scheduler, message: Message) -> str:
     while True:
         with suppress(NotReplicatedError):
             return scheduler.submit_messages([message])[0].status
+
+
+async def test_activities_and_firings_wait_for_replicas(
+    primary: Valkey, replica: Valkey, case: RedisCase
+) -> None:
+    """Both are kept although they are not confirmed, and may be repeated."""
+    triggers = case.scheduler.runtime.backend.triggers
+    await triggers.put([Definition(name="tidy", fields={"name": "tidy"}, enabled=True, version=1)])
+    activity = Activity(task_type="tidy", user_key="ann", user_id="ann", interval_ms=1)
+    with hanging(replica):
+        with pytest.raises(
+            NotReplicatedError, match=r"has kept the activity, but 0 instead of 1 .* safe to note"
+        ):
+            await triggers.touch([activity])
+        tasks: list[DueTrigger] = []
+        while not tasks:
+            tasks = (await triggers.due({"tidy": ()}, 10)).triggers
+        (task,) = tasks
+        run = Message(user_id="ann", label="tidy", item_id="run", user_key="ann")
+        with pytest.raises(NotReplicatedError, match=r"has kept what was fired, but 0 instead of 1"):
+            await triggers.fire([Firing(trigger=task, message=run)])
+    assert [item.item_id for item in await case.scheduler.status("ann")] == ["first", "run"]
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(NotReplicatedError):
+                assert await triggers.fire([Firing(trigger=task, message=run)]) == [False]
+                break
+    with replica.client() as client:
+        assert client.hexists("memos:task_meta:ann", "run")
 
 
 async def test_what_was_accepted_survives_the_loss_of_the_primary(

@@ -122,8 +122,11 @@ def test_durability_is_what_was_asked_for(tmp_path) -> None:
 def test_a_newer_schema_is_refused(database: Database) -> None:
     database.migrate("queue", "reverie.backends.sqlite")
     database.submit(lambda c: c.execute("UPDATE schema_versions SET version = 99")).result()
+    later = Database(database.path)
+    later.open()
     with pytest.raises(SchemaTooNewError, match=r"version 99, this Reverie knows up to \d+: upgrade"):
-        database.migrate("queue", "reverie.backends.sqlite")
+        later.migrate("queue", "reverie.backends.sqlite")
+    later.close()
 
 
 # -- reads that take too long ------------------------------------------------------------------------

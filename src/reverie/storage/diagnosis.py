@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from reverie.errors import BackendUnavailableError, CorruptDatabaseError
+from reverie.errors import BackendUnavailableError, CorruptDatabaseError, SchemaMigratedError
 
 __all__ = ["DAMAGED", "LOCKED", "OF_THE_FILE", "Diagnosis", "may_write"]
 
@@ -16,6 +16,9 @@ LOCKED = (apsw.BusyError, apsw.LockedError, apsw.ProtocolError)
 NOT_WRITABLE = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError)
 OF_THE_FILE = (*DAMAGED, *LOCKED, *NOT_WRITABLE, apsw.FullError, apsw.IOError, apsw.NoMemError)
 """Errors that do not depend on what was written: the caller may try the same again later."""
+
+SUM_OF_VERSIONS = "SELECT total(version) FROM schema_versions"
+"""Every migration raises this number."""
 
 
 class Diagnosis:
@@ -27,21 +30,46 @@ class Diagnosis:
         self._file: tuple[int, int] | None = None
         self.damage: str | None = None
         """SQLite's words, if the file was found damaged since it was opened; else None."""
+        self._rooms: dict[str, int] = {}
+        """Room → version of its tables, as this process knows them."""
+        self._versions = 0.0
+        """The sum of all versions in the file when they were last compared."""
+        self._migrated: tuple[str, int] | None = None
+        """The room that a newer Reverie has migrated, and to which version."""
 
     def begin(self) -> None:
         """Forget what was known: the file was just opened."""
-        self.damage = None
+        self.damage, self._migrated, self._versions = None, None, 0.0
+        self._rooms.clear()
         self._file = self._identity()
 
     def check(self) -> None:
-        """Refuse to write to a file that is damaged, or no longer the one that was opened."""
+        """Refuse to write to a file that is damaged, migrated, or no longer the one that was opened."""
         if self.damage is not None:
             raise CorruptDatabaseError(self._path, self.damage)
+        if self._migrated is not None:
+            room, found = self._migrated
+            raise SchemaMigratedError(self._path, room, found, self._rooms[room])
         if self._identity() != self._file:
             raise BackendUnavailableError(
                 f"{self._path} was deleted, moved or replaced while it is in use: nothing more is written. "
                 "Put the file back (its -wal too), or start this process again to use the new one"
             )
+
+    def use(self, room: str, version: int) -> None:
+        """Note that this process writes to the tables of a room as they are in this version."""
+        self._rooms[room] = version
+
+    def check_versions(self, connection: apsw.Connection) -> None:
+        """Refuse to write to tables that a newer Reverie has migrated; called in each write transaction."""
+        versions = connection.execute(SUM_OF_VERSIONS).get
+        if versions == self._versions:
+            return
+        for room, found in connection.execute("SELECT room, version FROM schema_versions"):
+            if found > self._rooms.get(room, found):
+                self._migrated = room, found
+                self.check()
+        self._versions = versions
 
     @property
     def moved(self) -> bool:

@@ -239,6 +239,7 @@ class Database:
             connection.execute("INSERT OR REPLACE INTO schema_versions VALUES (?, ?)", (room, len(scripts)))
 
         self.submit(job).result()
+        self._diagnosis.use(room, len(scripts))
 
     def _create(self) -> None:
         """Create the file if it is missing, private to its user; refuse a place where SQLite's locks fail."""

@@ -130,10 +130,11 @@ class Writer:
                 # A commit that does not wait for the disk is made durable by the next one that does.
                 connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._synchronous = durable
+            check = self._diagnosis.check_versions
             try:
-                return _transaction(connection, jobs, careful=False)
+                return _transaction(connection, check, jobs, careful=False)
             except _JobFailedError:
-                return _transaction(connection, jobs, careful=True)
+                return _transaction(connection, check, jobs, careful=True)
         except BaseException as error:  # noqa: BLE001  every job of the group gets the error
             failure = self._diagnosis.name(error, whole=True)
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
@@ -180,11 +181,19 @@ class Writer:
 
 
 def _transaction(
-    connection: apsw.Connection, jobs: list[Callable[[apsw.Connection], Any]], *, careful: bool
+    connection: apsw.Connection,
+    check: Callable[[apsw.Connection], None],
+    jobs: list[Callable[[apsw.Connection], Any]],
+    *,
+    careful: bool,
 ) -> list[Answer]:
-    """Run jobs in one transaction; `careful` gives each a savepoint, which costs more than the job itself."""
+    """Run `check` and jobs in one transaction.
+
+    `careful` gives each job a savepoint, which costs more than the job itself.
+    """
     answers: list[Answer] = []
     connection.execute("BEGIN IMMEDIATE")
+    check(connection)
     for job in jobs:
         if careful:
             connection.execute("SAVEPOINT job")

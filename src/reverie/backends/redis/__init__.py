@@ -35,7 +35,7 @@ from reverie.backends.redis.check import (
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
-from reverie.backends.redis.library import KeysVersionError, Library, repair_source
+from reverie.backends.redis.library import KeysMigratedError, KeysVersionError, Library, repair_source
 from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.prefixes import PrefixCollisionError, check_prefix, register_prefix
 from reverie.backends.redis.queue import RedisQueue
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ForbiddenError",
+    "KeysMigratedError",
     "KeysVersionError",
     "NotReplicatedError",
     "PrefixCollisionError",
@@ -82,8 +83,8 @@ class RedisBackend:
 
         `allow_volatile` accepts a server that may forget or evict messages; `durability_assumed` accepts one
         that does not say whether it would. `durability` is the least that the server must have: `everysec` or
-        `always`. With `replicated(n)`, a submit is answered when n replicas have confirmed it, within
-        `replication_timeout_s`.
+        `always`. With `replicated(n)`, a submit, an activity and a firing are answered when n replicas
+        have confirmed them, within `replication_timeout_s`.
         """
         keys = self._keys = Keys(prefix)
         self._connections = Connections(url)
@@ -103,7 +104,7 @@ class RedisBackend:
         self.queue = RedisQueue(
             self._connections, self._library, direct, keys, limits, replication=replication
         )
-        self.triggers = RedisTriggers(self._library, keys, limits)
+        self.triggers = RedisTriggers(self._library, keys, limits, replication=replication)
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
         self.broadcast = RedisBroadcast(self._connections, keys)

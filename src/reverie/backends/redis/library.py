@@ -4,7 +4,8 @@ The queue's moves are one library. A repair has another, which is on the server 
 name of a library has the version of the keys and a hash of the library's text. Therefore an older and a newer
 Reverie find their own functions on one server, and no server goes on with an older text of the same version.
 A change of what the keys hold needs a new VERSION. `{prefix}:version` holds the version of a queue; a Reverie
-with another version does not touch that queue. Only the keys of the version before its own are upgraded.
+with another version does not touch that queue: each function looks at it. Only the keys of the version before
+its own are upgraded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,7 +22,7 @@ from redis.exceptions import ResponseError
 
 from reverie.backends.redis.permissions import ForbiddenError
 from reverie.base.logs import get_logger
-from reverie.errors import ReverieError
+from reverie.errors import BackendUnavailableError, ReverieError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.replication import Replication
 
-__all__ = ["QUEUE", "KeysVersionError", "Library", "Source", "repair_source"]
+__all__ = ["QUEUE", "KeysMigratedError", "KeysVersionError", "Library", "Source", "repair_source"]
 
 log = get_logger(__name__)
 
@@ -78,6 +80,8 @@ local names.
 REPAIR = (("mending", "repair"), ("mending", "reindex"), ("mending", "recount"))
 """The steps of a repair, each with the parts that it needs."""
 UNLOAD_TIMEOUT_S = 2.0
+OTHER_VERSION = re.compile(r"KEYSVERSION (\S+)")
+"""The error of a function that finds keys of another version."""
 
 
 class Source(NamedTuple):
@@ -90,7 +94,7 @@ class Source(NamedTuple):
     def of(cls, kind: str, parts: str) -> Source:
         """Make a library of these parts, with a name that no other text has."""
         name = f"{kind}_v{VERSION}_{hashlib.sha256(parts.encode()).hexdigest()[:12]}"
-        return cls(name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{parts}")
+        return cls(name, f"#!lua name={name}\nlocal LIBRARY, VERSION = '{name}', '{VERSION}'\n{parts}")
 
 
 def _read_parts(blocks: Sequence[Sequence[str]]) -> str:
@@ -124,6 +128,20 @@ class KeysVersionError(ReverieError):
             f"{place}: the keys of the queue {prefix!r} have version {found}, as {other} Reverie writes "
             f"them, and this one writes version {VERSION}: {remedy}, or set queue.redis_prefix to begin "
             "another queue beside it"
+        )
+
+
+class KeysMigratedError(KeysVersionError, BackendUnavailableError):
+    """A newer Reverie has migrated the keys of a queue while this process has it open."""
+
+    def __init__(self, place: str, prefix: str, found: str) -> None:
+        """Name the server, the queue, the version that its keys have now, and what to do."""
+        self.place, self.prefix, self.found, self.known = place, prefix, found, VERSION
+        ReverieError.__init__(
+            self,
+            f"{place}: another Reverie has migrated the keys of the queue {prefix!r} to version {found} "
+            f"while this process writes version {VERSION}: this process writes nothing more. Start it again "
+            "with the other Reverie; what was accepted is kept",
         )
 
 
@@ -219,6 +237,9 @@ class Library:
         try:
             return await call()
         except ResponseError as error:
+            if found := OTHER_VERSION.match(str(error)):
+                place, prefix = self._connections.place, self._keys.prefix
+                raise KeysMigratedError(place, prefix, found[1]) from error
             if "function not found" not in str(error).lower():
                 raise
         await self.ensure()

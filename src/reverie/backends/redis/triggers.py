@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from reverie.backends.moves import Claim, QueueLimits
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.library import Library
+    from reverie.backends.redis.replication import Replication
     from reverie.backends.triggers import Activity, Definition, Firing, TriggerCommand
 
 __all__ = ["RedisTriggers"]
@@ -79,10 +80,13 @@ _encode = msgspec.msgpack.Encoder().encode
 class RedisTriggers:
     """See `reverie.backends.interface.TriggerStore`."""
 
-    def __init__(self, library: Library, keys: Keys, limits: QueueLimits) -> None:
-        """`limits` are the queue's."""
+    def __init__(
+        self, library: Library, keys: Keys, limits: QueueLimits, *, replication: Replication | None = None
+    ) -> None:
+        """`limits` are the queue's; activities and firings wait for `replication`."""
         self._library = library
         self._keys = keys
+        self._replication = replication
         self._limits_row = wire.limits_row(limits)
 
     async def put(self, definitions: Sequence[Definition], *, whole: bool = False) -> list[KnownType]:
@@ -98,7 +102,7 @@ class RedisTriggers:
     async def touch(self, activities: Sequence[Activity]) -> list[bool]:
         """See `TriggerStore.touch`."""
         request = {"activities": [_activity_row(activity) for activity in activities]}
-        return (await self._call("touch", request, _AnswersReply)).answers
+        return await self._confirmed("touch", request, "the activity", "It is safe to note it again")
 
     async def due(self, types: Mapping[str, Sequence[str]], limit: int) -> Due:
         """See `TriggerStore.due`."""
@@ -119,7 +123,8 @@ class RedisTriggers:
             "firings": [_firing_row(firing, self._keys) for firing in firings],
             "limits": self._limits_row,
         }
-        return (await self._call("fire", request, _AnswersReply)).answers
+        advice = "What was fired runs all the same"
+        return await self._confirmed("fire", request, "what was fired", advice)
 
     async def held(self, task_type: str, user_key: str) -> Claim | None:
         """See `TriggerStore.held`."""
@@ -144,6 +149,16 @@ class RedisTriggers:
     async def control(self, command: TriggerCommand) -> bool:
         """See `TriggerStore.control`."""
         return (await self._call("control", _command(command), _AnswerReply)).answer
+
+    async def _confirmed(self, function: str, request: dict[str, Any], what: str, advice: str) -> list[bool]:
+        """Call a function; answer when as many replicas as asked for have confirmed `what`."""
+        if self._replication is None:
+            return (await self._call(function, request, _AnswersReply)).answers
+        answer, confirmed = await self._library.call_replicated(
+            f"trigger_{function}", _encode(request), self._replication
+        )
+        self._replication.check(confirmed, what, advice)
+        return msgspec.msgpack.decode(answer, type=_AnswersReply).answers
 
     async def _call(self, function: str, request: dict[str, Any], reply: type[R]) -> R:
         answer = await self._library.call(f"trigger_{function}", _encode(request))

@@ -14,9 +14,14 @@ local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
 local MARGIN_MS = 60000 -- how long a key outlives what its value says on the queue's clock
 
 -- The time: that of the server's clock, or the one in `{prefix}:clock` if a test has stopped the clock. The
--- second answer is the first moment at which anything is known to fall due.
+-- second answer is the first moment at which anything is known to fall due. Keys of another version are not
+-- touched: `library.py` reads this error. Keys that are being upgraded have both versions, such as 5>6.
 local function clock_now(prefix)
-  local stopped, horizon = unpack(redis.call('MGET', prefix .. ':clock', prefix .. ':horizon'))
+  local stopped, horizon, version =
+    unpack(redis.call('MGET', prefix .. ':clock', prefix .. ':horizon', prefix .. ':version'))
+  if version and version:match('[^>]*$') ~= VERSION then
+    error({ err = 'KEYSVERSION ' .. version })
+  end
   horizon = tonumber(horizon or nil)
   if stopped then
     return tonumber(stopped), horizon
