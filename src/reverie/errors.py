@@ -33,6 +33,7 @@ __all__ = [
     "SpoolError",
     "SpoolFullError",
     "TaskTypeDisabledError",
+    "TooManyLabelsError",
     "UnhandledLabelError",
     "UnknownItemError",
     "UnknownSchemeError",
@@ -105,6 +106,20 @@ class UnhandledLabelError(InvalidMessageError):
         """Name the label, and what to do."""
         super().__init__(
             "label", label, "no live worker handles it: start one, or set queue.unknown_labels to keep"
+        )
+
+
+class TooManyLabelsError(InvalidMessageError):
+    """A message was refused because its label is new, and the queue has too many already."""
+
+    def __init__(self, label: str, allowed: int) -> None:
+        """Name the label, the limit and what to do."""
+        self.allowed = allowed
+        super().__init__(
+            "label",
+            label,
+            f"it is new, and the queue has queue.max_labels = {allowed} already: use a label that it knows, "
+            "or raise the limit. A label is forgotten with its last message",
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
 from reverie.backends.moves import ClaimRequest, LevelRoom, ScopeLimits, Want
-from reverie.errors import QueueFullError
+from reverie.errors import QueueFullError, TooManyLabelsError
 
 
 @pytest.mark.limits(total=ScopeLimits(depth=3))
@@ -156,3 +156,47 @@ async def test_a_lane_that_waits_long_moves_up_a_level(bench: Bench) -> None:
     bench.clock.advance(60)
     request = ClaimRequest(worker="w", wants=wants, slots=3, levels=rooms(3, 0, 0, most=(3, 0, 0)))
     assert count(await bench.queue.claim(request)) == {"low": 2, "mid": 1}
+
+
+@pytest.mark.limits(max_labels=3, retention_ms=60_000)
+async def test_a_label_too_many_is_refused_until_one_is_forgotten(bench: Bench) -> None:
+    await bench.submit(message("1", label="a"), message("2", label="b"))
+    for new in (["c", "d"], ["c:", "é", "a"]):
+        with pytest.raises(TooManyLabelsError, match=r"queue\.max_labels = 3"):
+            await bench.submit(*(message(f"new-{label}", label=label) for label in new))
+    assert await bench.status(message("new-c")) is None
+    assert await bench.submit(message("3", label="c")) == ["accepted"]
+    with pytest.raises(TooManyLabelsError) as refusal:
+        await bench.submit(message("4", label="d"))
+    assert (refusal.value.value, refusal.value.allowed) == ("d", 3)
+    assert await bench.submit(message("4", label="a"), message("5", label="b")) == ["accepted"] * 2
+    assert await bench.submit(message("4", label="d")) == ["conflict"]
+    first, second = await bench.claim("a")
+    follow_up = message("6", label="e")  # never refused
+    assert await settle(bench, done(first, follow_ups=(follow_up,)), done(second)) == ["applied"] * 2
+    with pytest.raises(TooManyLabelsError):
+        await bench.submit(message("7", label="d"))
+    for label in ("a", "b", "c", "e"):
+        await bench.run_all(label)
+    with pytest.raises(TooManyLabelsError):
+        await bench.submit(message("7", label="d"))
+    assert (await bench.advance(60)).expired == 6
+    assert await bench.submit(message("7", label="d")) == ["accepted"]
+    assert [state.label for state in await bench.views.labels()] == ["d"]
+
+
+@pytest.mark.limits(max_labels=20, retention_ms=1000)
+async def test_a_new_label_with_every_message_leaves_no_more_labels_than_allowed(bench: Bench) -> None:
+    accepted = refused = 0
+    for number in range(200):
+        try:
+            await bench.submit(message(str(number), label=f"made-up-{number}"))
+            accepted += 1
+        except TooManyLabelsError:
+            refused += 1
+            await bench.run_all(f"made-up-{number - 1}")
+            await bench.advance(1)
+        assert len(await bench.views.labels()) <= 20
+        if number % 3 == 0:
+            await bench.run_all(f"made-up-{number}")
+    assert min(accepted, refused) > 10

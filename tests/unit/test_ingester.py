@@ -341,3 +341,20 @@ async def test_damaged_files_are_bounded_by_bytes_and_folders_count(
         put(folder, file_name(number), b"{}")
         await ingester.look()
     assert file_name(399) in damaged(folder)
+
+
+async def test_a_label_too_many_holds_up_only_the_files_of_its_user(
+    tmp_path: Path, folder: Path, spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_settings(data_dir=tmp_path, queue={"url": "memory://", "max_labels": 1})
+    async with AsyncScheduler(settings=settings) as scheduler:
+        ingester = ingester_of(scheduler, folder)
+        await scheduler.submit("note", user_id="cem")
+        for user_id, label in (("ann", "made-up"), ("ann", "note"), ("bob", "note")):
+            spool.write({"user_id": user_id, "label": label})
+        await ingester.look()
+        assert len(waiting(folder)) == 2
+        assert damaged(folder) == {}
+        assert len(await scheduler.status("bob")) == 1
+    assert caplog.text.count("spool.waits") == 1
+    assert "queue.max_labels = 1" in caplog.text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.errors import InvalidMessageError, QueueFullError, UnhandledLabelError
+from reverie.errors import InvalidMessageError, QueueFullError, TooManyLabelsError, UnhandledLabelError
 
 if TYPE_CHECKING:
-    from reverie.backends.moves import ScopeLimits
+    from reverie.backends.moves import QueueLimits, ScopeLimits
 
-__all__ = ["check_depth", "next_arrival", "unhandled", "unknown_parent"]
+__all__ = ["check_depth", "next_arrival", "too_many_labels", "unhandled", "unknown_parent"]
 
 RETRY_WHEN_FULL_S = 5.0
 """When to try again after a refusal because of depth; a guess, since nobody knows how soon work ends."""
@@ -51,3 +51,8 @@ def unknown_parent(item_id: str) -> InvalidMessageError:
 def unhandled(label: str) -> UnhandledLabelError:
     """The error for a label that no live worker handles."""
     return UnhandledLabelError(label)
+
+
+def too_many_labels(label: str, limits: QueueLimits) -> TooManyLabelsError:
+    """The error for a new label of a queue that has as many as it may have."""
+    return TooManyLabelsError(label, limits.max_labels)

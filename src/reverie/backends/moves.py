@@ -70,6 +70,8 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     refuse_unhandled: bool = False
     """Whether messages that no live worker handles are refused; else they are kept and shown as unhandled."""
 
+    max_labels: int = 1000
+    """Labels that messages are kept of; a submit of one more is refused."""
     max_losses: int = 5
     """Claims that may end without an outcome before the message is buried as `killed_worker`."""
     retention_ms: int = 7 * 24 * 3600 * 1000

@@ -77,6 +77,11 @@ class QueueSettings(Section):
     unknown_labels: Literal["keep", "refuse"] = Field(
         "keep", description="a label that no live worker handles: keep it until one does, or refuse it"
     )
+    max_labels: int = Field(
+        1000,
+        ge=1,
+        description="labels that messages are kept of; a submit of one more is refused",
+    )
     max_depth: int | None = Field(
         1_000_000, ge=1, description="messages not ended, in all; a submit beyond it is refused"
     )
@@ -155,6 +160,7 @@ class QueueSettings(Section):
             total=ScopeLimits(depth=self.max_depth, rate=self.max_rate, concurrency=self.max_concurrency),
             max_wait_ms=round(self.max_wait_s * 1000),
             refuse_unhandled=self.unknown_labels == "refuse",
+            max_labels=self.max_labels,
             max_losses=self.max_losses,
             retention_ms=round(self.retention_s * 1000),
             dead_retention_ms=None if self.dead_retention_s is None else round(self.dead_retention_s * 1000),

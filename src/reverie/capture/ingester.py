@@ -13,6 +13,7 @@ from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
     QueueFullError,
+    TooManyLabelsError,
     UnhandledLabelError,
 )
 
@@ -36,7 +37,7 @@ class SpoolIngester(LoopService):
 
     A file is removed when the queue has its message. If that fails, the next submit of it is a duplicate, and
     harmless. While the queue takes no more messages of a user, or refuses a label because no worker handles
-    it yet, the files of that user wait, and keep their order.
+    it yet or because there are too many, the files of that user wait, and keep their order.
     """
 
     name = "spool"
@@ -58,7 +59,7 @@ class SpoolIngester(LoopService):
         self._owners: dict[str, str] = {}
         """File → user, for files of these users, which need not be read again."""
         self._unhandled: set[str] = set()
-        """Labels that no worker handles and that were already logged."""
+        """Labels that were refused, because no worker handles them or there are too many, and were logged."""
 
     async def look(self) -> float:
         """Take in the files that wait; return after how many seconds to look again."""
@@ -113,7 +114,7 @@ class SpoolIngester(LoopService):
             await asyncio.to_thread(self._settle, files, answers)
 
     async def _refused(self, file: Spooled, error: InvalidMessageError | QueueFullError) -> None:
-        if isinstance(error, UnhandledLabelError):
+        if isinstance(error, UnhandledLabelError | TooManyLabelsError):
             self._hold(file, self._look_s)
             if file.message.label not in self._unhandled:
                 self._unhandled.add(file.message.label)

@@ -11,7 +11,7 @@ import msgspec
 
 from reverie.backends.control import CancelItems, ControlResult, DeleteItems, PauseLabel, RequeueItems
 from reverie.backends.fair_share import serve
-from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
+from reverie.backends.limits import check_depth, next_arrival, too_many_labels, unhandled, unknown_parent
 from reverie.backends.memory.state import Item
 from reverie.backends.moves import (
     OF_MEMORY,
@@ -66,7 +66,9 @@ class MemoryQueue:
         with self._state.lock:
             self._check_handled(messages)
             self._check_known(messages)
-            self._check_limits([m for m in messages if m.key not in self._state.items])
+            new = [message for message in messages if message.key not in self._state.items]
+            self._check_labels(new)
+            self._check_limits(new)
             answers = self._insert(messages)
             self._state.finish()
             return answers
@@ -230,6 +232,14 @@ class MemoryQueue:
                 key = Key(message.user_id, parent)
                 if key not in known and key not in self._state.items:
                     raise unknown_parent(parent)
+
+    def _check_labels(self, messages: Sequence[Message]) -> None:
+        state = self._state
+        new = {message.label for message in messages} - state.labels.keys()
+        if new and len(state.labels) + len(new) > state.limits.max_labels:
+            state.forget_labels()
+            if len(state.labels) + len(new) > state.limits.max_labels:
+                raise too_many_labels(min(new), state.limits)
 
     def _check_limits(self, messages: Sequence[Message]) -> None:
         limits, total, now = self._state.limits, self._state.total, self._clock.now()

@@ -109,6 +109,8 @@ class State:
         self.workers: dict[str, tuple[Presence, int]] = {}
         self.ever: Counter[tuple[str, Status]] = Counter()
         """(label, status) → how many messages have ever ended with this status."""
+        self.labels: Counter[str] = Counter()
+        """Label → how many of its messages are kept; a label with none stays until there are too many."""
         self.last_completed_at: int | None = None
         self.on_moved: Callable[[Item], None] = lambda _: None
         """Called in the same step for every message that ends, or waits again after a run."""
@@ -132,6 +134,7 @@ class State:
         """Keep a new message; it is not in its lane yet."""
         lane = item.message.lane
         self.items[item.message.key] = item
+        self.labels[item.message.label] += 1
         self.lanes.setdefault(lane, LaneState())
         self.tenant_of(lane).lanes[lane] = None
         for scope in self.scopes(lane):
@@ -264,6 +267,7 @@ class State:
         """Remove an ended message."""
         message = item.message
         del self.items[message.key]
+        self.labels[message.label] -= 1
         if message.unique_key is not None:
             self.uniques[message.lane, message.unique_key].remove(item)
 
@@ -278,6 +282,14 @@ class State:
             if not tenant.lanes and tenant.arrival <= self.clock.now():
                 del self.tenants[name.user_id, name.mem_cube_id]
         return len(unused)
+
+    def forget_labels(self) -> None:
+        """Forget the labels of which no message is kept."""
+        gone = {label for label, kept in self.labels.items() if not kept}
+        for label in gone:
+            del self.labels[label]
+            self.rings.pop(label, None)
+        self.ever = Counter({key: count for key, count in self.ever.items() if key[0] not in gone})
 
     def expiry(self, item: Item) -> int | None:
         """When the status of an ended message is removed; None if it stays."""

@@ -46,14 +46,16 @@ def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
     """Build the request of a submit, in the form that the server reads fastest.
 
     If no message has a due time or a rule, `plain` is one flat list of the fields of all messages; otherwise
-    `messages` has a row for each. `label` is the label of all messages, if they have the same one.
+    `messages` has a row for each. `label` is the label of all messages, if they have the same one; else
+    `labels` are all their labels.
     """
     plain = all(message.due is None and _is_plain(message) for message in messages)
-    labels = {message.label for message in messages}
+    labels = [encode_id(label) for label in sorted({message.label for message in messages})]
     return {
         "plain": [part for message in messages for part in _plain_row(message, keys)] if plain else None,
         "messages": [] if plain else [message_row(message, keys) for message in messages],
-        "label": encode_id(labels.pop()) if len(labels) == 1 else None,
+        "label": labels[0] if len(labels) == 1 else None,
+        "labels": labels if len(labels) > 1 else None,
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import msgspec
 
 from reverie.backends.control import CancelItems, DeleteItems, PauseLabel, RequeueItems
-from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
+from reverie.backends.limits import check_depth, next_arrival, too_many_labels, unhandled, unknown_parent
 from reverie.backends.moves import Claim
 from reverie.backends.redis.keys import decode_id, encode_id
 from reverie.backends.redis.rows import message_row
@@ -86,7 +86,7 @@ class ServedLane(msgspec.Struct, array_like=True, frozen=True):
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
     """Why a whole submit was refused; `raise_refusal` knows what the numbers mean."""
 
-    kind: Literal["unhandled", "unknown", "depth", "rate"]
+    kind: Literal["unhandled", "unknown", "labels", "depth", "rate"]
     index: int
     """The index of the message that is the reason; -1: all of them."""
     number: float
@@ -235,6 +235,7 @@ def limits_row(limits: QueueLimits) -> dict[str, Any]:
         "retention_ms": limits.retention_ms,
         "dead_retention_ms": limits.dead_retention_ms,
         "refuse_unhandled": limits.refuse_unhandled or None,
+        "labels": limits.max_labels,
         "total_depth": limits.total.depth,
         "total_rate": limits.total.rate,
         "total_running": limits.total.concurrency,
@@ -358,6 +359,8 @@ def raise_refusal(refusal: Refusal, limits: QueueLimits, messages: Sequence[Mess
         raise unknown_parent(refusal.text)
     if refusal.kind == "unhandled":
         raise unhandled(message.label if message else "")
+    if refusal.kind == "labels":
+        raise too_many_labels(decode_id(refusal.text), limits)
     if refusal.kind == "depth":
         check_depth(scope, int(refusal.number), tenant)
     else:

@@ -58,6 +58,7 @@ class SqliteQueue:
         self._clock = clock
         self._limits = limits
         self._apply_effects = apply_effects
+        self._known_labels: set[str] = set()
         self._wakeup = Wakeup(clock)
         self._peers = Peers(database.path)
         self._overdue: list[EndedMessage] = []
@@ -153,7 +154,7 @@ class SqliteQueue:
 
     def _run(self, steps: list[Step], job: Callable[[Step], T], connection: apsw.Connection) -> T:
         """Run a job in a new step, and add the step to `steps`: a job that runs again has several."""
-        step = Step(connection, self._clock.now(), self._limits, self._apply_effects)
+        step = Step(connection, self._clock.now(), self._limits, self._apply_effects, self._known_labels)
         steps.append(step)
         answer = job(step)
         step.close()

@@ -109,12 +109,19 @@ class Step:
     """One write transaction of the queue. `woken` and `earliest` say which waits to wake after the commit."""
 
     def __init__(
-        self, connection: apsw.Connection, now: int, limits: QueueLimits, apply_effects: ApplyEffects | None
+        self,
+        connection: apsw.Connection,
+        now: int,
+        limits: QueueLimits,
+        apply_effects: ApplyEffects | None,
+        known_labels: set[str],
     ) -> None:
+        """`known_labels` are labels that the queue has counts of; every step adds those that it finds."""
         self.connection = connection
         self.now = now
         self.limits = limits
         self.apply_effects = apply_effects
+        self.known_labels = known_labels
         self._lanes: dict[int, LaneChange] = {}
         self.ended: list[tuple[str, str, Status]] = []
         """Messages that have ended. `finish` frees or fails the messages that depend on them."""

@@ -7,7 +7,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from reverie.backends.limits import check_depth, next_arrival, unhandled, unknown_parent
+from reverie.backends.limits import (
+    check_depth,
+    next_arrival,
+    too_many_labels,
+    unhandled,
+    unknown_parent,
+)
 from reverie.backends.moves import Status, Submitted
 from reverie.backends.sqlite.rows import decode_json, extra_of, status_of, to_json
 from reverie.base.clock import to_epoch_ms
@@ -41,6 +47,8 @@ def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
         for (label,) in step.rows(SQL["unhandled"], {"labels": labels, "now": step.now}):
             raise unhandled(label)
     answers = insert(step, messages)
+    if not step.counts.keys() <= step.known_labels:
+        _check_labels(step)
     step.finish()
     limits = step.limits
     most = limits.total.depth
@@ -49,6 +57,20 @@ def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     if not (limits.total.rate is limits.tenant.rate is limits.tenant.depth is None):
         _check_limits(step, _accepted(messages, answers))
     return answers
+
+
+def _check_labels(step: Step) -> None:
+    """Refuse new labels beyond the limit; first forget the labels of which no message is kept."""
+    bindings = {"labels": to_json(list(step.counts))}
+    known = {label for (label,) in step.rows(SQL["known_labels"], bindings)}
+    new = sorted(step.counts.keys() - known)
+    most = step.limits.max_labels - len(new)
+    if new and step.rows(SQL["count_labels"])[0][0] > most:
+        step.rows(SQL["forget_labels"], bindings)
+        step.known_labels.clear()
+        if step.rows(SQL["count_labels"])[0][0] > most:
+            raise too_many_labels(new[0], step.limits)
+    step.known_labels |= known  # not the new ones: the transaction may yet be rolled back
 
 
 def _accepted(messages: Sequence[Message], answers: Sequence[Submitted]) -> list[Message]:

@@ -67,6 +67,18 @@ WHERE NOT EXISTS (
 )
 LIMIT 1
 
+-- name: known_labels
+SELECT label FROM label_counts WHERE label IN (SELECT value FROM json_each(:labels))
+
+-- name: count_labels
+SELECT count(*) FROM label_counts
+
+-- name: forget_labels
+-- Removes the labels of which no message is kept, except the given ones.
+DELETE FROM label_counts
+WHERE max(waiting, in_progress, completed, failed, cancelled) <= 0
+  AND label NOT IN (SELECT value FROM json_each(:labels))
+
 -- name: statuses
 -- The statuses of messages by their keys, [[user_id, id], …].
 SELECT m.user_id, m.id, m.status, m.error_message FROM json_each(:keys) AS given

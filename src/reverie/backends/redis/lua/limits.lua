@@ -59,6 +59,25 @@ do
     return new
   end
 
+  -- The refusal of new messages whose labels are too many.
+  local function over_labels(step, messages)
+    if has_room_for(step, #new_labels(step)) then
+      return
+    end
+    local seen, new = {}, {}
+    for _, index in ipairs(find_new(step, messages)) do
+      local label = string.match(messages[index][3], '[^:]*$')
+      if not seen[label] and not scope_of(step, label).known then
+        seen[label] = true
+        new[#new + 1] = label
+      end
+    end
+    if not has_room_for(step, #new) then
+      table.sort(new)
+      return { 'labels', -1, 0, 0, new[1] }
+    end
+  end
+
   -- The tenants of the new messages, in their order, and how many messages each has.
   local function by_tenant(messages, new)
     local tenants, by_name = {}, {}
@@ -133,6 +152,6 @@ do
     if parent then
       return { 'unknown', -1, 0, 0, parent }
     end
-    return over_limits(step, messages)
+    return over_labels(step, messages) or over_limits(step, messages)
   end
 end

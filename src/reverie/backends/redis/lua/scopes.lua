@@ -8,6 +8,7 @@
 
 local SCOPE = '^(%d+) (%d+)(.*)$'
 local ENDED = { 'completed', 'failed', 'cancelled', 'completed_ever', 'failed_ever', 'last_completed_at' }
+local DRAINED = '^0 0 0 0 0 ' -- begins the text of a label of which no message is kept
 local ALL = '' -- the name of all labels together, among the labels
 
 local function read_ended(text)
@@ -24,7 +25,7 @@ end
 
 local function read_scope(step, name, text)
   local depth, running, rest = string.match(text or '0 0', SCOPE)
-  local scope = { name = name, depth = tonumber(depth), running = tonumber(running) }
+  local scope = { name = name, depth = tonumber(depth), running = tonumber(running), known = text and true }
   if name == ALL then
     local seq, turn = string.match(rest, '^ (%d+) (%d+)$')
     scope.seq, scope.turn = tonumber(seq or 0), tonumber(turn or 0)
@@ -110,6 +111,40 @@ end
 local function is_blank(scope)
   local ended = scope.ended
   return ended and scope.depth + scope.running + ended.completed_ever + ended.failed_ever + ended.cancelled == 0
+end
+
+-- The labels of a submit that the queue has no counts of. Their counts are read for this, and written later.
+local function new_labels(step)
+  local new = {}
+  for _, label in ipairs(step.request.labels or { step.request.label }) do
+    if not scope_of(step, label).known then
+      new[#new + 1] = label
+    end
+  end
+  return new
+end
+
+-- Whether the queue may have so many new labels. If not, labels of which no message is kept are forgotten first.
+local function has_room_for(step, amount)
+  local key, most = step.prefix .. ':labels', step.limits.labels
+  if amount == 0 or not most then
+    return true
+  end
+  local function fits()
+    return redis.call('HLEN', key) - (total(step).known and 1 or 0) + amount <= most
+  end
+  if fits() then
+    return true
+  end
+  local texts, gone = redis.call('HGETALL', key), {}
+  for index = 1, #texts, 2 do
+    local label, text = texts[index], texts[index + 1]
+    if label ~= ALL and not step.scopes[label] and string.find(text .. ' ', DRAINED) then
+      gone[#gone + 1] = label
+    end
+  end
+  send('HDEL', key, gone)
+  return fits()
 end
 
 -- Writes the counts that have changed, and removes those that are all zero.

@@ -156,11 +156,13 @@ do
     return rows
   end
 
-  -- Whether plain messages can be accepted without counting how many of them are new: no limit needs that
-  -- number.
+  -- Whether plain messages can be accepted without looking which of them are new: no limit needs that.
   function may_come_plain(step, plain)
     local limits = step.limits
     if limits.refuse_unhandled or limits.total_rate or limits.tenant_depth or limits.tenant_rate then
+      return false
+    end
+    if not has_room_for(step, #new_labels(step)) then
       return false
     end
     return not limits.total_depth or total(step).depth + #plain / PLAIN <= limits.total_depth
