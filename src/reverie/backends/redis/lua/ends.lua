@@ -171,62 +171,65 @@ local function forget(step, user, item_id, item)
   user_of(step, user).items[item_id] = false
 end
 
--- Takes the messages that depend on these ended ones, each with its ended parents, in the order of
--- submission.
-local function take_dependants(step, ended)
-  local children, by_name = {}, {}
-  for _, parent in ipairs(ended) do
-    local key = key_of(step, 'dependants', parent.user, parent.id)
-    local ids = redis.call('SMEMBERS', key)
-    redis.call('DEL', key)
-    parent.item.rare.dependants = nil
-    write_item(step, parent.user, parent.id, parent.item)
-    fetch_items(step, parent.user, ids)
-    for _, item_id in ipairs(ids) do
-      local name, item = reference(parent.user, item_id), read_item(step, parent.user, item_id)
-      if item and not by_name[name] then
-        by_name[name] = { user = parent.user, id = item_id, item = item, parents = {} }
-        children[#children + 1] = by_name[name]
-      end
-      if item then
-        table.insert(by_name[name].parents, parent)
+local look_after_dependants
+do
+  -- Takes the messages that depend on these ended ones, each with its ended parents, in the order of
+  -- submission.
+  local function take_dependants(step, ended)
+    local children, by_name = {}, {}
+    for _, parent in ipairs(ended) do
+      local key = key_of(step, 'dependants', parent.user, parent.id)
+      local ids = redis.call('SMEMBERS', key)
+      redis.call('DEL', key)
+      parent.item.rare.dependants = nil
+      write_item(step, parent.user, parent.id, parent.item)
+      fetch_items(step, parent.user, ids)
+      for _, item_id in ipairs(ids) do
+        local name, item = reference(parent.user, item_id), read_item(step, parent.user, item_id)
+        if item and not by_name[name] then
+          by_name[name] = { user = parent.user, id = item_id, item = item, parents = {} }
+          children[#children + 1] = by_name[name]
+        end
+        if item then
+          table.insert(by_name[name].parents, parent)
+        end
       end
     end
+    table.sort(children, function(one, other)
+      return seq_of(one.item) < seq_of(other.item)
+    end)
+    return children
   end
-  table.sort(children, function(one, other)
-    return seq_of(one.item) < seq_of(other.item)
-  end)
-  return children
-end
 
-local function parents_ended(step, child)
-  local item = child.item
-  if item.status ~= 'waiting' or not item.rare.waits_for then
-    return
-  end
-  local anyway = string.find(item.details, '"if_dependency_fails":"run"', 1, true)
-  for _, parent in ipairs(child.parents) do
-    if parent.item.status ~= 'completed' and not anyway then
-      local problem = 'dependency: ' .. parent.id .. ' ' .. parent.item.status
-      end_item(step, child.user, child.id, item, 'failed', problem)
+  local function parents_ended(step, child)
+    local item = child.item
+    if item.status ~= 'waiting' or not item.rare.waits_for then
       return
     end
+    local anyway = string.find(item.details, '"if_dependency_fails":"run"', 1, true)
+    for _, parent in ipairs(child.parents) do
+      if parent.item.status ~= 'completed' and not anyway then
+        local problem = 'dependency: ' .. parent.id .. ' ' .. parent.item.status
+        end_item(step, child.user, child.id, item, 'failed', problem)
+        return
+      end
+    end
+    local left = item.rare.waits_for - #child.parents
+    item.rare.waits_for = left > 0 and left or nil
+    write_item(step, child.user, child.id, item)
+    if left <= 0 then
+      settle_in(step, child.user, child.id, item)
+    end
   end
-  local left = item.rare.waits_for - #child.parents
-  item.rare.waits_for = left > 0 and left or nil
-  write_item(step, child.user, child.id, item)
-  if left <= 0 then
-    settle_in(step, child.user, child.id, item)
-  end
-end
 
--- Lets the messages go on that depend on ended ones, or fail with them; round by round.
-local function look_after_dependants(step)
-  while #step.just_ended > 0 do
-    local ended = step.just_ended
-    step.just_ended = {}
-    for _, child in ipairs(take_dependants(step, ended)) do
-      parents_ended(step, child)
+  -- Lets the messages go on that depend on ended ones, or fail with them; round by round.
+  function look_after_dependants(step)
+    while #step.just_ended > 0 do
+      local ended = step.just_ended
+      step.just_ended = {}
+      for _, child in ipairs(take_dependants(step, ended)) do
+        parents_ended(step, child)
+      end
     end
   end
 end
