@@ -79,6 +79,7 @@ class Databases:
                 self._settings.sqlite_durability,
                 busy_timeout_s=self._settings.busy_timeout_s,
                 allow_network_fs=self._settings.allow_network_fs,
+                reserve_bytes=self._settings.reserve_bytes,
             )
         return database
 
