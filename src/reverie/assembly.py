@@ -80,6 +80,7 @@ class Databases:
                 busy_timeout_s=self._settings.busy_timeout_s,
                 read_timeout_s=self._settings.read_timeout_s,
                 allow_network_fs=self._settings.allow_network_fs,
+                reserve_bytes=self._settings.reserve_bytes,
             )
         return database
 

@@ -9,7 +9,7 @@ import random
 import re
 import time
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -113,6 +113,22 @@ os.register_at_fork(after_in_child=_RANDOM.seed)
 _NAMESPACE = uuid.UUID("6b1d7b0e-6a53-5c0e-9a55-8f2f5f6c7a10")
 
 
+def _present() -> datetime:
+    """The present moment, to the millisecond, which every backend can keep.
+
+    Messages that are made in the same millisecond share the value, because making it is slow.
+    """
+    global _last_moment  # noqa: PLW0603
+    ms, moment = _last_moment
+    if (now := time.time_ns() // 1_000_000) != ms:
+        moment = datetime.fromtimestamp(now / 1000, UTC)
+        _last_moment = (now, moment)
+    return moment
+
+
+_last_moment = (0, datetime.fromtimestamp(0, UTC))
+
+
 UniquePolicy = Literal["skip", "replace", "extend", "sooner"]
 """What happens to a message whose unique key is taken; see `Message.unique_policy`."""
 
@@ -137,8 +153,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     trace_id: str | None = None
     user_name: str | None = None
     info: dict[str, Any] | None = None
-    timestamp: datetime | None = None
-    """When the message was submitted; default: when it was accepted."""
+    timestamp: datetime | None = msgspec.field(default_factory=_present)
+    """When the message was made, to the millisecond. None becomes the time of its acceptance."""
     due: datetime | None = None
     """The message does not run before this; default: at once. A moment without a zone is UTC."""
     deadline: datetime | None = None
@@ -247,9 +263,12 @@ def check_message(message: Message, limits: MessageLimits, *, of_system: bool = 
         field = "user_id" if message.user_id[0] == "_" else "mem_cube_id"
         raise InvalidMessageError(field, getattr(message, field), "ids that begin with _ are reserved")
     _check_content(message.content, limits)
-    if message.timestamp is not None or message.due is not None or message.deadline is not None:
-        for field in ("timestamp", "due", "deadline"):
-            _check_moment(field, getattr(message, field))
+    made = message.timestamp
+    if type(made) is not datetime or not FIRST_YEAR <= made.year <= LAST_YEAR:
+        _check_moment("timestamp", made)
+    if message.due is not None or message.deadline is not None:
+        _check_moment("due", message.due)
+        _check_moment("deadline", message.deadline)
     if message.depends_on != () or message.if_dependency_fails != "fail":
         _check_choice(message, "if_dependency_fails", ("fail", "run"))
         _check_dependencies(message, limits)

@@ -71,8 +71,17 @@ async def test_a_claimed_message_is_what_was_submitted(bench: Bench) -> None:
     assert (seen.attempts, seen.losses) == (0, 0)
 
 
-async def test_the_time_of_submission_is_filled_in(bench: Bench) -> None:
-    await bench.submit(message("1"))
+async def test_the_timestamp_is_when_the_message_was_made(bench: Bench) -> None:
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    one = message("1")
+    assert before < one.timestamp <= datetime.now(UTC)
+    await bench.submit(one)
+    (claim,) = await bench.claim()
+    assert claim.message.timestamp == one.timestamp
+
+
+async def test_a_message_without_a_timestamp_gets_the_time_of_its_acceptance(bench: Bench) -> None:
+    await bench.submit(message("1", timestamp=None))
     (claim,) = await bench.claim()
     assert claim.message.timestamp == from_epoch_ms(bench.clock.now())
 

@@ -10,6 +10,7 @@ import apsw
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
 Fault = Literal["full", "write", "sync"]
 CODES = {
@@ -30,6 +31,8 @@ class Disk(apsw.VFS):
         self.name = f"faulty-{next(numbers)}"
         self.fault: Fault | None = None
         self.where: Collection[int] = EVERYWHERE
+        self.room: Path | None = None
+        """A file whose removal gives a full disk some room."""
         self._refusals = threading.Semaphore(0)
         super().__init__(self.name, "", exclude=set())
 
@@ -47,6 +50,8 @@ class Disk(apsw.VFS):
     def refuse(self, fault: Fault | Literal["size"], kinds: Collection[int]) -> None:
         """Raise, if that is what the disk does to files of these kinds now."""
         same = fault == self.fault or (fault in {"write", "size"} and self.fault in {"full", "write"})
+        if self.room is not None and not self.room.exists():
+            return
         if self.fault is not None and same and not set(kinds).isdisjoint(self.where):
             self._refusals.release()
             error = apsw.exception_for(CODES[self.fault])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import apsw
 
-from reverie import Done, Message, Remember, Scheduler, service
+from reverie import Done, Message, Remember, Scheduler
+from reverie.base import service
 from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
 

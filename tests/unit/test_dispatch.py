@@ -284,8 +284,12 @@ def cyclic() -> dict:
         Done(effects=[Remember(memory_id="1", text="\ud800")]),
         Done(effects=[Remember(memory_id="1", text="x", info=cyclic())]),
         Done(follow_ups=["text"]),
-        Done(follow_ups=[Message(user_id="ann", label="next", item_id="next", due="tomorrow")]),
-        Done(follow_ups=[Message(user_id="ann", label="next", item_id="next", info=cyclic())]),
+        Done(
+            follow_ups=[Message(user_id="ann", label="next", item_id="next", timestamp=None, due="tomorrow")]
+        ),
+        Done(
+            follow_ups=[Message(user_id="ann", label="next", item_id="next", timestamp=None, info=cyclic())]
+        ),
     ],
     ids=repr,
 )

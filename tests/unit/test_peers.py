@@ -105,6 +105,7 @@ def test_news_reach_the_others_of_a_file_that_lies_too_deep_for_a_socket(deep: s
     assert stat.S_IMODE(peers_folder(deep).stat().st_mode) == 0o700
     for one in (speaker, listener, stranger):
         one.close()
+    assert not peers_folder(deep).exists()  # nothing is left behind
 
 
 async def test_events_are_heard_of_a_file_that_lies_too_deep_for_a_socket(deep: str) -> None:

@@ -54,6 +54,12 @@ class QueueSettings(Section):
     allow_network_fs: bool = Field(
         default=False, description="SQLite: open the file even on a network file system"
     )
+    reserve_bytes: int = Field(
+        1024 * 1024,
+        ge=0,
+        description="SQLite: bytes of the disk, in a file beside the database, that are kept for commands "
+        "such as cancel; when the disk is full they use them, and other writes are refused; 0 keeps none",
+    )
     max_losses: int = Field(
         5, ge=1, description="claims that may end without an outcome before a message is buried"
     )

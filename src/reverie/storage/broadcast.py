@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from reverie.base.logs import get_logger
-from reverie.storage.peers import LISTENER, Mouth, new_address, peers_folder, sockets_in
+from reverie.storage.peers import LISTENER, Mouth, bind_in, leave, peers_folder, sockets_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -83,19 +83,17 @@ class FileBroadcast:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
             ear.settimeout(0)
             try:
-                path = new_address(self._folder, LISTENER)
-                self._mine.add(path.name)
-                ear.bind(str(path))
+                path = bind_in(self._folder, ear, LISTENER)
             except OSError as error:
                 log.info("broadcast.no_socket", folder=str(self._folder), error=str(error))
                 yield None
                 return
+            self._mine.add(path.name)
             try:
                 yield ear
             finally:
                 self._mine.discard(path.name)
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                leave(path)
 
 
 def _what_waits(ear: socket.socket) -> list[bytes]:

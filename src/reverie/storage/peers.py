@@ -28,7 +28,7 @@ from reverie.base.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["LISTENER", "Mouth", "News", "Peers", "new_address", "peers_folder", "sockets_in"]
+__all__ = ["LISTENER", "Mouth", "News", "Peers", "bind_in", "leave", "peers_folder", "sockets_in"]
 
 log = get_logger(__name__)
 
@@ -59,15 +59,32 @@ def peers_folder(path: str) -> Path | None:
     return _temporary() / f"reverie-{name}"
 
 
-def new_address(folder: Path, prefix: str = "") -> Path:
-    """The path for a socket of this process in a folder, which is made if it is missing.
+def bind_in(folder: Path, ear: socket.socket, prefix: str = "") -> Path:
+    """Give a socket of this process a path in a folder, which is made if it is missing; return the path.
 
     OSError if the folder is impossible, or belongs to a user who must not hear the news.
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not _is_private(folder):
-        raise PermissionError(f"{folder} can be used by other users")
-    return folder / f"{prefix}{os.getpid()}-{secrets.token_hex(3)}"
+    path = folder / f"{prefix}{os.getpid()}-{secrets.token_hex(3)}"
+    for is_last in (False, True):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not _is_private(folder):
+            raise PermissionError(f"{folder} can be used by other users")
+        try:
+            ear.bind(str(path))
+            break
+        except FileNotFoundError:  # another process has just left the folder, as the last one
+            if is_last:
+                raise
+    return path
+
+
+def leave(path: Path) -> None:
+    """Remove a socket, and its folder if that is temporary and nobody else uses it."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    if path.parent.parent == _temporary():
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
 
 
 def sockets_in(folder: Path) -> list[Path]:
@@ -145,8 +162,7 @@ class Peers:
                 return
             ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                mine = new_address(self._folder)
-                ear.bind(str(mine))
+                mine = bind_in(self._folder, ear)
             except OSError as error:
                 ear.close()
                 log.info("peers.no_socket", folder=str(self._folder), error=str(error))
@@ -177,8 +193,7 @@ class Peers:
             ear, mine = self._ear, self._mine
             self._ear = self._mine = None
         if ear is not None and mine is not None:
-            with contextlib.suppress(OSError):
-                mine.unlink()
+            leave(mine)
             with contextlib.suppress(OSError):
                 ear.shutdown(socket.SHUT_RDWR)  # wakes the thread that listens
             ear.close()

@@ -30,6 +30,7 @@ from reverie.errors import (
 from reverie.storage.diagnosis import DAMAGED, Diagnosis, may_write
 from reverie.storage.file_system import refuse_network_file_system
 from reverie.storage.queries import load_migrations
+from reverie.storage.reserve import Reserve
 from reverie.storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Database:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         read_timeout_s: float = READ_TIMEOUT_S,
         allow_network_fs: bool = False,
+        reserve_bytes: int = 0,
         vfs: str | None = None,
     ) -> None:
         """Set the path of the file; nothing is opened yet.
@@ -107,6 +109,7 @@ class Database:
         busy_timeout_s: how long to wait for a writer of another process. Default 10 seconds.
         read_timeout_s: how long one read may take. Default 30 seconds.
         allow_network_fs: open the file even if it is on a network file system. Default false.
+        reserve_bytes: room on the disk that is kept for commands such as cancel. Default none.
         vfs: the name of SQLite's virtual file system; tests use one that fails. Default the system's own.
         """
         self.path = path if path == ":memory:" else str(Path(path).expanduser().resolve())
@@ -116,6 +119,7 @@ class Database:
         self._allow_network_fs = allow_network_fs
         self._vfs = vfs
         self._diagnosis = Diagnosis(self.path, busy_timeout_s)
+        self._reserve = Reserve(self.path, 0 if path == ":memory:" else reserve_bytes)
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
         self._searchers = ThreadPool(SEARCHERS, "reverie-sqlite-searcher")
@@ -144,6 +148,7 @@ class Database:
                 connection,
                 self._diagnosis,
                 None if in_memory else self._connect_writer,
+                self._reserve,
                 self.durability,
             )
 
@@ -159,17 +164,21 @@ class Database:
                 self._keep_readers_from_writing()
             self._readers.close()
             self._searchers.close()
+            self._reserve.close()
 
-    def submit(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
+    def submit(
+        self, job: Callable[[apsw.Connection], T], *, durable: bool = True, urgent: bool = False
+    ) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
 
-        A job that is not `durable` need not survive a power cut, whatever the durability of the file.
+        A job that is not `durable` need not survive a power cut, whatever the durability of the file. An
+        `urgent` job may use the reserve of a full disk.
         """
         with self._lock:  # no job may reach a writer that was told to end
             writer = self._opened()
             if self._diagnosis.damage is not None:
                 raise CorruptDatabaseError(self.path, self._diagnosis.damage)
-            return writer.put(job, durable=durable)
+            return writer.put(job, durable=durable, urgent=urgent)
 
     @property
     def idle(self) -> bool:
@@ -192,9 +201,11 @@ class Database:
             raise ClosedError(f"the database {self.path} is not open")
         return writer
 
-    async def write(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> T:
+    async def write(
+        self, job: Callable[[apsw.Connection], T], *, durable: bool = True, urgent: bool = False
+    ) -> T:
         """Run `job` inside the next write transaction and wait until it is committed; see `submit`."""
-        return await asyncio.wrap_future(self.submit(job, durable=durable))
+        return await asyncio.wrap_future(self.submit(job, durable=durable, urgent=urgent))
 
     async def read(
         self, job: Callable[[apsw.Connection], T], limit: ReadLimit | None = None, *, searching: bool = False
@@ -222,8 +233,16 @@ class Database:
         path = Path(self.path)
         if not (may_write(path) and may_write(path.parent)):
             raise BackendUnavailableError(f"{self.path}: {self._diagnosis.obstacle()}")
-        if (free := shutil.disk_usage(path.parent).free) < LEAST_FREE_BYTES:
+        if self.disk_is_full:
+            free = shutil.disk_usage(path.parent).free
             raise BackendUnavailableError(f"{self.path}: the disk has {free} bytes left: free space on it")
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether the disk has so little room that writes may fail."""
+        if self.path == ":memory:":
+            return False
+        return shutil.disk_usage(Path(self.path).parent).free < LEAST_FREE_BYTES
 
     def migrate(self, room: str, package: str) -> None:
         """Bring the tables of one room up to date, each script in the transaction that records it."""
@@ -236,9 +255,11 @@ class Database:
                 raise SchemaTooNewError(self.path, room, found, len(scripts))
             for script in scripts[found:]:
                 connection.execute(script)
-            connection.execute("INSERT OR REPLACE INTO schema_versions VALUES (?, ?)", (room, len(scripts)))
+            if found < len(scripts):  # a full disk can be opened and looked at, because nothing is written
+                record = "INSERT OR REPLACE INTO schema_versions VALUES (?, ?)"
+                connection.execute(record, (room, len(scripts)))
 
-        self.submit(job).result()
+        self.submit(job, urgent=True).result()
         self._diagnosis.use(room, len(scripts))
 
     def _create(self) -> None:

@@ -9,23 +9,26 @@ import queue
 import threading
 from collections import deque
 from concurrent.futures import Future
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import apsw
 
 from reverie.base.logs import get_logger
-from reverie.errors import ClosedError
+from reverie.errors import ClosedError, ReverieError
 from reverie.storage.diagnosis import LOCKED, OF_THE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reverie.storage.diagnosis import Diagnosis
+    from reverie.storage.reserve import Reserve
 
 __all__ = ["Writer"]
 
 T = TypeVar("T")
-Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]", bool]
+Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]", bool, bool]
+"""What to do, the future of its answer, whether it is durable, whether it is urgent."""
 Answer = tuple[Any, BaseException | None]
 """The result of a job, or the error with which it failed."""
 
@@ -47,12 +50,14 @@ class Writer:
         connection: apsw.Connection,
         diagnosis: Diagnosis,
         reopen: Callable[[], apsw.Connection] | None,
+        reserve: Reserve,
         durability: str = "full",
     ) -> None:
         """Start the thread. `reopen` opens the file again; None if the database ends with its connection."""
         self._connection: apsw.Connection | None = connection
         self._diagnosis = diagnosis
         self._reopen = reopen
+        self._reserve = reserve
         self._broken = False
         self._durability = durability
         self._synchronous = True
@@ -64,14 +69,17 @@ class Writer:
         self._thread = threading.Thread(target=self._loop, name="reverie-sqlite-writer", daemon=True)
         self._thread.start()
 
-    def put(self, job: Callable[[apsw.Connection], T], *, durable: bool = True) -> Future[T]:
+    def put(
+        self, job: Callable[[apsw.Connection], T], *, durable: bool = True, urgent: bool = False
+    ) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
 
         A job must be safe to run again, because it does if another job of the same transaction fails. A job
-        that is not `durable` may be undone by a power cut, never by the death of the process.
+        that is not `durable` may be undone by a power cut, never by the death of the process. An `urgent` job
+        may use the reserve of a full disk.
         """
         future: Future[T] = Future()
-        self._jobs.append((job, future, durable))
+        self._jobs.append((job, future, durable, urgent))
         self._tokens.put("write")
         return future
 
@@ -85,7 +93,7 @@ class Writer:
         with self._turn:
             if self._connection is None:
                 raise ClosedError
-            ((result, failure),) = self._run([job])
+            ((result, failure),) = self._run([job], durable=True, urgent=False)
         if self._jobs:  # jobs that came meanwhile: the thread may have missed them
             self._tokens.put("write")
         if failure is not None:
@@ -114,18 +122,43 @@ class Writer:
         with self._turn:
             # Jobs whose future was cancelled are left out; the others can no longer be cancelled.
             waiting = [self._jobs.popleft() for _ in range(min(GROUP_LIMIT, len(self._jobs)))]
-            group = [one for one in waiting if one[1].set_running_or_notify_cancel()]
-            durable = any(durable for _, _, durable in group)
-            answers = self._run([job for job, _, _ in group], durable=durable)
-        for (_, future, _), answer in zip(group, answers, strict=True):
+            running = [one for one in waiting if one[1].set_running_or_notify_cancel()]
+            group = sorted(running, key=lambda one: one[3])  # urgent jobs have a transaction of their own
+            answers: list[Answer] = []
+            for urgent, jobs in groupby(group, key=lambda one: one[3]):
+                alike = list(jobs)
+                durable = any(one[2] for one in alike)
+                answers += self._run([one[0] for one in alike], durable=durable, urgent=urgent)
+        for (_, future, _, _), answer in zip(group, answers, strict=True):
             _answer(future, *answer)
 
-    def _run(self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool = True) -> list[Answer]:
+    def _run(
+        self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool
+    ) -> list[Answer]:
         """Commit jobs in one transaction; if one fails, again with a savepoint for each. Never raises."""
-        if not jobs:
-            return []
+        if urgent:
+            for make_room in (self._reuse_log, self._reserve.give_up, self._reuse_log):
+                answers = self._try(jobs, durable=durable, urgent=True)
+                if not _is_full(answers):
+                    return answers
+                make_room()
+        return self._try(jobs, durable=durable, urgent=urgent)
+
+    def _reuse_log(self) -> None:
+        """Copy the commits in the log to the file: the log is then written from its beginning again."""
         try:
             connection = self._checked_connection()
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except (apsw.Error, ReverieError) as error:
+            log.info("sqlite.log_not_reused", error=str(error))
+
+    def _try(
+        self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool
+    ) -> list[Answer]:
+        try:
+            connection = self._checked_connection()
+            if not urgent:
+                self._reserve.hold()
             if durable is not self._synchronous and self._durability == "full":
                 # A commit that does not wait for the disk is made durable by the next one that does.
                 connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -214,6 +247,11 @@ def _transaction(
             connection.execute("RELEASE job")
     connection.execute("COMMIT")
     return answers
+
+
+def _is_full(answers: list[Answer]) -> bool:
+    """Whether a transaction has failed because the disk is full."""
+    return any(failure and isinstance(failure.__cause__, apsw.FullError) for _, failure in answers)
 
 
 def _answer(future: Future[Any], result: Any, failure: BaseException | None) -> None:

@@ -123,7 +123,8 @@ def _with_rules(details: _Details, message: Message) -> _Details:
 def _body(message: Message, level: int) -> Message:
     """The message as its handler will see it, without the fields that the engine fills in."""
     changed = message.attempts or message.losses or message.conflicts or message.requeues
-    timed = message.timestamp or message.deadline or message.due
+    made = message.timestamp
+    timed = (made is not None and made.tzinfo is None) or message.deadline or message.due
     placed = message.redis_message_id or message.stream_key
     if message.level == level and not (changed or timed or placed):
         return message

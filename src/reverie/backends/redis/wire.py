@@ -404,7 +404,7 @@ def read_message(row: MessageRow) -> Message:
     fill = msgspec.structs.force_setattr
     fill(message, "attempts", row.attempts)
     fill(message, "losses", row.losses)
-    if message.timestamp is None:
+    if message.timestamp is None or '"timestamp":' not in row.body:
         fill(message, "timestamp", from_epoch_ms(row.submitted_at))
     if row.conflicts:
         fill(message, "conflicts", row.conflicts)

@@ -52,7 +52,7 @@ class SqliteBackend:
         """See `Backend.open`."""
         self._database.open()
         self._database.migrate("queue", "reverie.backends.sqlite")
-        await self._database.write(count_if_needed)
+        await self._database.write(count_if_needed, urgent=True)
 
     async def close(self) -> None:
         """See `Backend.close`."""

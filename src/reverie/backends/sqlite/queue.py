@@ -90,7 +90,7 @@ class SqliteQueue:
     ) -> Renewal:
         """See `Queue.renew`."""
         renew = partial(claim.renew, claims=claims, lease_ms=lease_ms, presence=presence)
-        return await self.written(renew, durable=False)
+        return await self.written(renew, durable=False, urgent=True)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
@@ -106,7 +106,7 @@ class SqliteQueue:
 
     async def control(self, command: Command) -> ControlResult:
         """See `Queue.control`."""
-        return await self.written(partial(control.control, command=command))
+        return await self.written(partial(control.control, command=command), urgent=True)
 
     async def advance(self, limit: int) -> Advance:
         """See `Queue.advance`."""
@@ -136,11 +136,11 @@ class SqliteQueue:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
 
-    async def written(self, job: Callable[[Step], T], *, durable: bool = True) -> T:
+    async def written(self, job: Callable[[Step], T], *, durable: bool = True, urgent: bool = False) -> T:
         """Run one step in the next write transaction, and wait until it is committed."""
-        return await asyncio.wrap_future(self._write(job, durable=durable))
+        return await asyncio.wrap_future(self._write(job, durable=durable, urgent=urgent))
 
-    def _write(self, job: Callable[[Step], T], *, durable: bool = True) -> Future[T]:
+    def _write(self, job: Callable[[Step], T], *, durable: bool = True, urgent: bool = False) -> Future[T]:
         """Run one step in the next write transaction; after the commit, wake the waits that it concerns."""
         steps: list[Step] = []
 
@@ -148,7 +148,7 @@ class SqliteQueue:
             if not future.cancelled() and future.exception() is None:
                 self._tell(steps[-1])
 
-        future = self._database.submit(partial(self._run, steps, job), durable=durable)
+        future = self._database.submit(partial(self._run, steps, job), durable=durable, urgent=urgent)
         future.add_done_callback(committed)
         return future
 

@@ -22,6 +22,7 @@ from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from reverie.backends.sqlite.step import Step
     from reverie.message import Message
@@ -229,7 +230,7 @@ def _values(step: Step, message: Message, place: int) -> tuple[Any, ...]:
         message.trace_id,
         message.user_name,
         None if message.info is None else to_json(message.info),
-        to_epoch_ms(message.timestamp) if message.timestamp else step.now,
+        _made_at(message.timestamp) if message.timestamp else step.now,
         deadline,
         len(set(message.depends_on)),
         message.unique_key,
@@ -237,6 +238,11 @@ def _values(step: Step, message: Message, place: int) -> tuple[Any, ...]:
         extra_of(message),
         step.limits.label_attempts.get(message.label, step.limits.max_attempts),
     )
+
+
+def _made_at(moment: datetime) -> int:
+    """The epoch milliseconds of a timestamp; quicker than `to_epoch_ms`, because every message has one."""
+    return round(moment.timestamp() * 1000) if moment.tzinfo else to_epoch_ms(moment)
 
 
 def _insert_unique(step: Step, message: Message) -> Submitted:

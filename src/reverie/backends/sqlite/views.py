@@ -71,7 +71,7 @@ class SqliteViews:
 
         def job(connection: apsw.Connection) -> tuple[list[tuple[Any, ...]], dict[str, str], list[Presence]]:
             counts = connection.execute(SQL["labels"]).fetchall()
-            return counts, dict(connection.execute(SQL["paused"])), _workers(connection, now)
+            return counts, dict(connection.execute(SQL["paused"])), self._workers(connection, now)
 
         rows, paused, workers = await self._database.read(job)
         counts = {label: dict(zip(COUNTS, numbers, strict=True)) for label, *numbers in rows}
@@ -89,7 +89,16 @@ class SqliteViews:
     async def workers(self) -> list[Presence]:
         """See `QueueViews.workers`."""
         now = self._clock.now()
-        return await self._database.read(lambda connection: _workers(connection, now))
+        return await self._database.read(lambda connection: self._workers(connection, now))
+
+    def _workers(self, connection: apsw.Connection, now: int) -> list[Presence]:
+        """The workers that are alive. On a full disk they cannot say so, and the last known ones count."""
+        since = 0 if self._database.disk_is_full else now
+        rows: list[tuple[Any, ...]] = connection.execute(SQL["workers"], {"now": since}).fetchall()
+        return [
+            Presence(worker=worker, labels=tuple(msgspec.json.decode(labels)), lives_ms=lives_ms)
+            for worker, labels, lives_ms in rows
+        ]
 
     async def lanes(self, user_id: str) -> list[LaneState]:
         """See `QueueViews.lanes`."""
@@ -122,14 +131,6 @@ class SqliteViews:
     async def history(self, key: Key) -> list[Attempt]:
         """See `QueueViews.history`."""
         return await self._database.read(lambda connection: history(connection, key))
-
-
-def _workers(connection: apsw.Connection, now: int) -> list[Presence]:
-    rows: list[tuple[Any, ...]] = connection.execute(SQL["workers"], {"now": now}).fetchall()
-    return [
-        Presence(worker=worker, labels=tuple(msgspec.json.decode(labels)), lives_ms=lives_ms)
-        for worker, labels, lives_ms in rows
-    ]
 
 
 def _item(row: tuple[Any, ...], *, with_message: bool) -> ItemStatus:
