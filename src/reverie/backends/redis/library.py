@@ -77,7 +77,12 @@ MOVES = (
 Each move is a block of its own and sees nothing of the others, because a Lua text may have no more than 200
 local names.
 """
-REPAIR = (("mending", "repair"), ("mending", "reindex"), ("mending", "recount"))
+REPAIR = (
+    ("mending", "repair"),
+    ("mending", "trigger_runs", "reindex"),
+    ("mending", "recount"),
+    ("mending", "repair_triggers"),
+)
 """The steps of a repair, each with the parts that it needs."""
 UNLOAD_TIMEOUT_S = 2.0
 OTHER_VERSION = re.compile(r"KEYSVERSION (\S+)")

@@ -8,6 +8,7 @@ one function (`lua/repair.lua`, `lua/reindex.lua`, `lua/recount.lua`):
 3. every user: are their lanes known, and do they have a turn?
 4. every index: does each member point to something?
 5. the counts of all labels, and the claims.
+6. every trigger (`repair_triggers.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 
 from reverie.backends.redis import wire
 from reverie.backends.redis.keys import decode_id, encode_id
+from reverie.backends.redis.repair_triggers import Reply, TriggerRepair
 from reverie.backends.redis.rows import message_row
 from reverie.message import Key, Message
 
@@ -77,24 +79,19 @@ class Repaired(msgspec.Struct, kw_only=True):
     """Users with so many messages, moving so fast, that their lanes could not be counted."""
 
 
-class _Reply(msgspec.Struct, array_like=True, frozen=True):
-    now: int
-    mended: list[tuple[str, int]]
-
-
-class _Entries(_Reply, frozen=True):
+class _Entries(Reply, frozen=True):
     lanes: list[tuple[str, list[tuple[str, str, str]], list[str]]]
     """Per lane: where to go on; entries without an item (id, item id, body); ids of foreign entries."""
 
 
-class _Items(_Reply, frozen=True):
+class _Items(Reply, frozen=True):
     cursors: list[str]
     lost: list[tuple[str, str]]
     open: int
     seq: int
 
 
-class _Page(_Reply, frozen=True):
+class _Page(Reply, frozen=True):
     cursor: str
 
 
@@ -108,19 +105,19 @@ _Sum = tuple[str, int, int, int, int]
 """A label, and how many of its messages: not ended, completed, failed, cancelled."""
 
 
-class _Users(_Reply, frozen=True):
+class _Users(Reply, frozen=True):
     rows: list[tuple[str, str, list[tuple[str, int]], list[_Sum], bool]]
     """Per user: the next cursor, witness and counts; the sums by label; whether to count again."""
 
 
-class _Labels(_Reply, frozen=True):
+class _Labels(Reply, frozen=True):
     seq: int
     """The last number that a message got."""
     labels: list[tuple[str, int, int, int, int, int, int]]
     """A sum, then ever completed, ever failed. The label of all labels together is empty."""
 
 
-R = TypeVar("R", bound=_Reply)
+R = TypeVar("R", bound=Reply)
 
 
 class Repairer:
@@ -155,6 +152,7 @@ class Repairer:
         }
         self._dry = dry_run
         self._report = Repaired(dry_run=dry_run, mended=defaultdict(int))
+        self._triggers = TriggerRepair(self._call, self._batches, keys.trigger_prefix, dry_run=dry_run)
         self._done, self._total = 0, 0
         self._rings: set[str] = set()
         self._seq = 0
@@ -168,6 +166,7 @@ class Repairer:
     async def repair(self) -> Repaired:
         """Look at everything and mend it."""
         await self._survey()
+        await self._triggers.remove_locks()
         async for names in self._batches(f"{self._keys.prefix}:", _is_lane):
             await self._repair_lanes(names)
         await self._repair_aside()
@@ -179,6 +178,7 @@ class Repairer:
         unwritten = self._dry and self._report.mended["lanes"]  # all members would seem to point to nothing
         for label in () if unwritten else sorted(self._rings):
             await self._remove_strays(f"ready:{label}")
+        await self._triggers.repair(made_anew=bool(self._report.mended["trigger_hashes"]))
         mended = {what: times for what, times in sorted(self._report.mended.items()) if times}
         return msgspec.structs.replace(self._report, mended=mended)
 
@@ -257,7 +257,7 @@ class Repairer:
             self._extra[lane][place] += len(rows)
             self._note([("adopted", len(rows))] if rows else [])
         elif rows:
-            await self._call("repair_adopt", {"rows": rows}, _Reply)
+            await self._call("repair_adopt", {"rows": rows}, Reply)
 
     async def _repair_aside(self) -> None:
         """Look at the bodies that wait aside. A body without an item gets one, with its old due time."""
@@ -310,7 +310,7 @@ class Repairer:
 
     async def _recount(self) -> None:
         """Count until the labels are right: a count that would fall below zero needs another round."""
-        await self._call("recount_numbers", {"seq": self._seq}, _Reply)
+        await self._call("recount_numbers", {"seq": self._seq}, Reply)
         for _ in range(1 if self._dry else ROUNDS):
             before = await self._quiet_moment()
             self._moment = {"at": before.now, "seq": max(before.seq, self._seq)}
@@ -353,7 +353,7 @@ class Repairer:
             rows.append((label, *missing, *counted[1:]))
         unsure = self._dry and self._report.mended["leases"]  # a dry run has not written them
         request = {"labels": rows, "unsure": bool(unsure) or None}
-        return bool((await self._call("recount_correct", request, _Reply)).mended)
+        return bool((await self._call("recount_correct", request, Reply)).mended)
 
     async def _recount_users(self, users: list[str], *, rest: bool) -> None:
         """Count the items of some users, page by page. A user whose items move meanwhile is counted again."""

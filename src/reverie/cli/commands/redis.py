@@ -46,6 +46,13 @@ MENDED = {
     "rings": "lanes had lost their turn, or had one without work",
     "strays": "things were left over that belong to nothing",
     "tasks": "messages were missing in their business task",
+    "trigger_counts": "timed tasks were counted wrong",
+    "trigger_due": "timed tasks would not have come due, or twice",
+    "trigger_hashes": "timed tasks had lost how they stand: it was written anew",
+    "trigger_lists": "timed tasks or their types were missing among those that are listed",
+    "trigger_locks": "locks of timed tasks were missing, or left over",
+    "trigger_runs": "timed tasks waited for the end of a run that is over, or had forgotten their run",
+    "trigger_types": "types of timed tasks had lost their schedule: the next process to start makes it anew",
     "unique": "unique keys were missing",
     "unlinked": "messages named a stream entry that is gone",
 }

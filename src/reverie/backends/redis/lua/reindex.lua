@@ -148,6 +148,7 @@ function check.item(step, user, item_id, item, found)
   end
   found.open = found.open + 1
   check.unique(step, item_id, item)
+  check_run(step, user, item_id, item)
   if item.status == 'waiting' then
     check.waiting(step, user, item_id, item, found)
   else -- it is claimed: its lease must show when its worker is gone
