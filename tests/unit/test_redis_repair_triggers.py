@@ -109,12 +109,12 @@ async def test_nothing_is_to_be_mended(bench: Bench) -> None:
 
 
 INDEXES = {
+    "due:tidy": {"trigger_due": 1},
+    "due:night%3Aly": {"trigger_due": 1},
     "queue:tidy": {"trigger_due": 1},
-    "queue:night%3Aly": {"trigger_due": 1},
     "blocked:later": {"trigger_due": 1},
     "tasks:tidy": {"trigger_lists": 3},
     "finished:tidy": {"trigger_lists": 1},
-    "lock:tidy:bob:phone:bot": {"trigger_locks": 1},
     "task_types": {"trigger_lists": 3},
 }
 
@@ -125,7 +125,6 @@ async def test_an_index_is_made_anew(bench: Bench, key: str, mended: dict[str, i
     assert bench.server.delete(f"{bench.prefix}-scheduler:{key}") == 1
     assert (await mend(bench)).mended == mended
     assert trigger_keys(bench) == before
-    assert bench.server.get(f"{bench.prefix}-scheduler:lock:tidy:bob:phone:bot") is not None
     await check_that_all_run_once(bench)
 
 
@@ -140,7 +139,7 @@ async def test_counts_are_made_anew(bench: Bench) -> None:
     ("key", "mended"),
     [
         ("task:tidy:ann:phone:bot", {"trigger_due": 1, "trigger_hashes": 1}),  # nobody held the other one up
-        ("task:tidy:bob:phone:bot", {"trigger_hashes": 1, "trigger_locks": 1}),
+        ("task:tidy:bob:phone:bot", {"trigger_hashes": 1}),
         ("periodic:night%3Aly", {"trigger_hashes": 1}),
         ("task:later:ann:phone:bot", {"trigger_hashes": 1}),
     ],
@@ -193,12 +192,26 @@ async def test_a_forgotten_run_is_remembered(bench: Bench) -> None:
     assert state.status == "running"
 
 
+@pytest.mark.parametrize("found", [None, "x"])
+async def test_the_lock_of_a_run_that_a_worker_holds_has_its_token(bench: Bench, found: str | None) -> None:
+    lock = f"{bench.prefix}-scheduler:lock:tidy:bob:phone:bot"
+    (claim,) = await bench.claim(TIDY)
+    assert (await mend(bench)).mended == {}
+    assert bench.server.get(lock) == claim.claim_id.encode()
+    bench.server.delete(lock)
+    if found is not None:
+        bench.server.set(lock, found)
+    assert (await mend(bench)).mended == {"trigger_locks": 1}
+    assert bench.server.get(lock) == claim.claim_id.encode()
+    assert bench.server.pttl(lock) > 0
+
+
 async def test_a_task_that_waits_twice_or_for_nobody_waits_once(bench: Bench) -> None:
     start = f"{bench.prefix}-scheduler:"
     before = trigger_keys(bench)
-    bench.server.zadd(f"{start}queue:tidy", {"bob:phone:bot": 5})  # it is running
-    bench.server.zadd(f"{start}queue:later", {"ann:phone:bot": 5})  # it is held up
-    bench.server.zadd(f"{start}queue:night%3Aly", {GLOBAL_KEY: 5})  # it is due at another time
+    bench.server.zadd(f"{start}due:tidy", {"bob:phone:bot": 5})  # it is running
+    bench.server.zadd(f"{start}due:later", {"ann:phone:bot": 5})  # it is held up
+    bench.server.zadd(f"{start}due:night%3Aly", {GLOBAL_KEY: 5})  # it is due at another time
     bench.server.set(f"{start}lock:tidy:ann:phone:bot", "x")
     assert (await mend(bench)).mended == {"trigger_due": 3, "trigger_locks": 1}
     assert trigger_keys(bench) == before
@@ -207,7 +220,7 @@ async def test_a_task_that_waits_twice_or_for_nobody_waits_once(bench: Bench) ->
 
 async def test_a_schedule_that_is_lost_altogether_comes_with_the_next_process(bench: Bench) -> None:
     start = f"{bench.prefix}-scheduler:"
-    bench.server.delete(f"{start}periodic:night%3Aly", f"{start}queue:night%3Aly")
+    bench.server.delete(f"{start}periodic:night%3Aly", f"{start}due:night%3Aly")
     assert (await mend(bench)).mended == {"trigger_counts": 1, "trigger_types": 1}
     next_process = RedisBackend(bench.url, LIMITS, prefix=bench.prefix, allow_volatile=True)
     await next_process.open()

@@ -65,16 +65,17 @@ class TriggerRepair:
         self._batches = batches
         self._start = f"{start}:"
         self._dry = dry_run
-        self._adopted = 0
+        self._adopted: set[_Row] = set()
+        """Triggers that were made anew from a due time. A dry run meets them again."""
 
     async def remove_locks(self) -> None:
-        """Remove locks of triggers that are not running. The look at messages locks them again if need be."""
+        """Remove locks of triggers whose run nobody holds; `repair` makes the missing ones."""
         async for rows in self._rows("lock"):
             await self._call("trigger_locks", {"locks": rows}, Reply)
 
     async def repair(self, *, made_anew: bool) -> None:
         """Look at all triggers; `made_anew` says whether a run has lost the hash of its trigger."""
-        for index in ("queue", "blocked"):
+        for index in ("due", "blocked", "queue"):
             async for kinds in self._batches(f"{self._start}{index}:", _is_type):
                 for kind in kinds:
                     await self._find_lost(index, kind)
@@ -91,11 +92,12 @@ class TriggerRepair:
         while cursor:
             request = {"index": index, "type": kind, "cursor": cursor}
             page = await self._call("trigger_due_times", request, _DueTimes)
-            rows = [_adoption(kind, encoded, at) for encoded, at in page.lost]
+            lost = [(encoded, at) for encoded, at in page.lost if (kind, encoded) not in self._adopted]
+            self._adopted.update((kind, encoded) for encoded, _ in lost)
+            rows = [_adoption(kind, encoded, at) for encoded, at in lost]
             readable = [row for row in rows if row is not None]
             if readable:
                 await self._call("trigger_adopt", {"rows": readable}, Reply)
-            self._adopted += len(readable)
             cursor = page.cursor
 
     async def _count(self) -> None:

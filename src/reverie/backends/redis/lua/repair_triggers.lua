@@ -14,8 +14,7 @@ local function lock_key(step, kind, key)
 end
 
 local function score_in(step, name, trigger)
-  local score = redis.call('ZSCORE', key_in(step, name, trigger.kind), trigger.key)
-  return score and to_ms(score) or nil
+  return tonumber(redis.call('ZSCORE', key_in(step, name, trigger.kind), trigger.key) or nil)
 end
 
 -- Writes a trigger anew, with all that follows from its state. With `anew`, also its due time.
@@ -46,12 +45,20 @@ local function end_lost_run(step, trigger)
   end_run(step, trigger, good, not good and 'its message is gone' or nil)
 end
 
--- Locks a trigger while its run goes on.
+-- The message of a trigger's run if a worker holds it.
+local function held_item(step, trigger)
+  local item = trigger and trigger.running and run_item(step, trigger)
+  return item and item.status == 'in_progress' and item
+end
+
+-- Gives the lock of a trigger the token of the claim that holds its run.
 local function check_lock(step, trigger)
-  local lock = lock_key(step, trigger.kind, trigger.key)
-  if trigger.running and redis.call('EXISTS', lock) == 0 then
+  local item = held_item(step, trigger)
+  if item and redis.call('GET', lock_key(step, trigger.kind, trigger.key)) ~= item.claim_id then
     mend(step, 'trigger_locks', function()
-      redis.call('SET', lock, trigger.item_id)
+      local name = reference(encode(trigger.user_id or SYSTEM), trigger.item_id)
+      local lease = tonumber(redis.call('ZSCORE', step.prefix .. ':leases', name) or step.now)
+      follow_claim(step, trigger.item_id, item, math.max(0, lease - step.now))
     end)
   end
 end
@@ -69,12 +76,13 @@ local function is_held_up(step, trigger)
   return false
 end
 
--- Checks that a trigger waits for its due time in the right sorted set, and in no other.
+-- Checks that a trigger waits for its due time in the right sorted set and in the one for people, and in no other.
 local function check_place(step, trigger)
   local at = not trigger.running and trigger.scheduled_at or nil
   local held_up = at and trigger.blocked and is_held_up(step, trigger)
-  local waits_in = held_up and 'blocked' or 'queue'
-  local other = held_up and 'queue' or 'blocked'
+  local waits_in = held_up and 'blocked' or 'due'
+  local other = held_up and 'due' or 'blocked'
+  local shown = at and trigger.key ~= '' and tonumber(whole_seconds(at)) or nil
   if score_in(step, other, trigger) or trigger.blocked and at and not held_up then
     mend(step, 'trigger_due', function()
       redis.call('ZREM', key_in(step, other, trigger.kind), trigger.key)
@@ -83,8 +91,9 @@ local function check_place(step, trigger)
       end
       rewrite(step, trigger, true)
     end)
-  elseif score_in(step, waits_in, trigger) ~= at then
+  elseif score_in(step, waits_in, trigger) ~= at or score_in(step, 'queue', trigger) ~= shown then
     mend(step, 'trigger_due', function()
+      redis.call('ZREM', key_in(step, 'queue', trigger.kind), trigger.key)
       if at then
         rewrite(step, trigger, true)
       else
@@ -148,14 +157,16 @@ local function statuses_call(_, arguments)
 end
 
 -- Looks at due times. The answer: the next cursor, and user key and due time of those that have lost their
--- trigger.
+-- trigger. The sorted set for people has whole seconds.
 local function due_call(_, arguments)
   local step, lost = open_mending(arguments), {}
   local own = key_in(step, step.request.index, step.request.type)
+  local unit = step.request.index == 'queue' and 1000 or 1
   local page = redis.call('ZSCAN', own, step.request.cursor, 'COUNT', MEMBERS)
   for place = 1, #page[2], 2 do
     if not read_trigger(step, step.request.type, page[2][place]) then
-      lost[#lost + 1] = { encode(page[2][place]), to_ms(page[2][place + 1]) } -- it may not be valid text
+      local at = math.floor(tonumber(page[2][place + 1]) * unit)
+      lost[#lost + 1] = { encode(page[2][place]), at } -- the user key may not be valid text
     end
   end
   return close_mending(step, page[1] == '0' and '' or page[1], lost)
@@ -182,12 +193,11 @@ local function adopt_call(_, arguments)
   return close_mending(step)
 end
 
--- Removes locks of triggers that are not running. A row: type, user key.
+-- Removes locks of triggers whose run nobody holds. A row: type, user key.
 local function locks_call(_, arguments)
   local step = open_mending(arguments)
   for _, row in ipairs(step.request.locks) do
-    local trigger = read_trigger(step, row[1], row[2])
-    if not (trigger and trigger.running) then
+    if not held_item(step, read_trigger(step, row[1], row[2])) then
       mend(step, 'trigger_locks', function()
         redis.call('DEL', lock_key(step, row[1], row[2]))
       end)
@@ -210,7 +220,7 @@ local function types_call(_, arguments)
       end)
     end
     local has_schedule = version and version ~= '0' and mode and mode ~= 'user_activity'
-    local is_due = redis.call('ZSCORE', key_in(step, 'queue', kind), '')
+    local is_due = redis.call('ZSCORE', key_in(step, 'due', kind), '')
     if has_schedule and not is_due and not read_trigger(step, kind, '') then
       mend(step, 'trigger_types', function()
         redis.call('HSET', own, 'version', 0)
