@@ -399,7 +399,8 @@ def test_a_traceparent_is_read_as_the_standard_says(header: str, trace_id: str |
 
 
 def test_anyone_can_make_up_labels(clock: ManualClock) -> None:
-    with Scheduler("memory://", clock=clock).used() as scheduler:
+    settings = load_settings(queue={"url": "memory://", "max_labels": 3000})
+    with Scheduler(settings=settings, clock=clock).used() as scheduler:
         made_up = [Message(user_id="ann", label=f"label-{n}") for n in range(2000)]
         scheduler.submit_messages([*made_up, *(Message(user_id="ann", label="real") for _ in range(2))])
         health = scheduler.observe.health()

@@ -140,9 +140,9 @@ async def test_sqlite_waits_for_the_disk_in_no_call_of_limiter_and_breaker(tmp_p
     waits = []
     original = database.submit
 
-    def submit(job, *, durable: bool = True):
+    def submit(job, *, durable: bool = True, urgent: bool = False):
         waits.append(durable)
-        return original(job, durable=durable)
+        return original(job, durable=durable, urgent=urgent)
 
     database.submit = submit
     grant = await backend.shared.acquire("key")

@@ -144,9 +144,9 @@ def test_a_completed_message_of_an_earlier_version_keeps_its_attempts(tmp_path: 
         scheduler.submit("work", user_id="ann", item_id="1")
         drain(scheduler)
     file = apsw.Connection(str(path))
-    file.execute("UPDATE pending_messages SET retry_count = 1")  # as version 6 wrote it
+    file.execute("UPDATE pending_messages SET retry_count = 1")  # as version 8 wrote it
     file.execute("DROP INDEX idx_pending_messages_dead")
-    file.execute("UPDATE schema_versions SET version = 6 WHERE room = 'queue'")
+    file.execute("UPDATE schema_versions SET version = 8 WHERE room = 'queue'")
     file.close()
     with Scheduler(f"sqlite:///{path}").used() as scheduler:
         assert scheduler.status("ann", "1")[0].attempts == 1

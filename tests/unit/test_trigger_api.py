@@ -60,7 +60,7 @@ async def test_a_push_is_kept_for_memory_and_notes_activity(client, scheduler: A
     told = (await client.post(PUSH, json=body)).json()
     item_id = told.pop("item_id")
     assert told == {"status": "success", "message_status": "accepted", "scheduled": True}
-    (message,) = await scheduler.control._messages(await _keys(scheduler, "ann"))
+    ((message, _),) = await scheduler.control._find(await _keys(scheduler, "ann"))
     assert (message.item_id, message.label, message.session_id) == (item_id, "add", "s1")
     assert message.info == {"device_id": "phone", "agent_id": "tutor"}
     assert [(turn.role, turn.content) for turn in read_turns(message.content)] == [
@@ -83,7 +83,7 @@ async def test_ids_that_are_missing_become_default(client, scheduler: AsyncSched
     assert (told["status"], told["scheduled"]) == ("success", True)
     (task,) = await scheduler.triggers.tasks("memory_compression")
     assert task.user_key == "default:default:default"
-    (message,) = await scheduler.control._messages(await _keys(scheduler, "default"))
+    ((message, _),) = await scheduler.control._find(await _keys(scheduler, "default"))
     assert message.info == {"device_id": "default", "agent_id": "default"}
     assert read_turns(message.content)[0].role == "assistant"
 

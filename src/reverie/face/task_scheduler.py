@@ -117,17 +117,21 @@ class TaskScheduler:
                 self._scheduler.start()
 
     def _end(self, done: Future[None]) -> None:
+        failure: Exception | None = None
         with self._switching:
             try:
                 self._scheduler.stop()
             except Exception as error:
                 log.exception("task_scheduler.not_stopped")
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+                failure = error
             loops, self._loops = self._loops, set()
             for ended in loops:
                 ended.set_result(None)
+        # Told last: the caller may start again at once, and this stop must not end that start.
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
 
     def get_pending_task(self, task_type: str) -> dict[str, Any] | None:
         """Take a due task of a type that has no handler anywhere; None if nothing is due.
