@@ -212,7 +212,7 @@ class Desk:
             clock.advance(seconds)
 
     def pass_time(self, seconds: int) -> None:
-        """Run all that is ready, now and after each of so many seconds."""
+        """Run all that is ready, now and after each of these numbers of seconds."""
         drain(self.scheduler)
         for _ in range(seconds):
             self.advance(1)

@@ -163,7 +163,7 @@ class TaskScheduler:
         """End a task that any instance has taken; False, and nothing changes, if it is not held.
 
         With a `lock_token`, only the task that was taken with this token is ended: if it was handed on since,
-        the answer is False. Without one, the task is ended for whoever holds it now. A failed task is tried
+        the answer is False. Without one, the task of its present holder is ended. A failed task is tried
         again, up to the type's `max_retries`.
         """
         return self._scheduler.run(self._complete(task_type, user_key, lock_token, success=success))

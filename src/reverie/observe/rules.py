@@ -73,7 +73,7 @@ def failing_services(services: Mapping[str, int]) -> list[Alert]:
 def too_many_abandoned(
     abandoned: int, allowed: int, *, command_line: str | None, obstacle: str | None
 ) -> Alert:
-    """Return the alert about a process in which so many threads hang that it starts no sync handler.
+    """Return the alert about a process that starts no sync handler because too many threads hang.
 
     `command_line` started the process, None if it is unknown; `obstacle` says why its handlers cannot run in
     processes of their own, None if they can.

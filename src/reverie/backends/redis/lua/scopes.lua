@@ -124,7 +124,7 @@ local function new_labels(step)
   return new
 end
 
--- Whether the queue may have so many new labels. If not, labels of which no message is kept are forgotten first.
+-- Whether the queue has room for this many new labels. If not, labels of which no message is kept are forgotten first.
 local function has_room_for(step, amount)
   local key, most = step.prefix .. ':labels', step.limits.labels
   if amount == 0 or not most then
