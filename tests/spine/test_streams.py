@@ -73,7 +73,7 @@ def ask(server: Server) -> int:
 @pytest.mark.timeout(300)
 async def test_very_many_clients_wait_for_one_user(place: Place) -> None:
     with (
-        evidence(f"streams_{place.kind}") as figures,
+        evidence(f"streams-{place.kind}") as figures,
         place.server() as server,
         place.scheduler() as scheduler,
     ):
