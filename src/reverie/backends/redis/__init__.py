@@ -35,7 +35,13 @@ from reverie.backends.redis.check import (
 from reverie.backends.redis.connection import Connections
 from reverie.backends.redis.direct import DirectConnections
 from reverie.backends.redis.keys import DEFAULT_PREFIX, Keys
-from reverie.backends.redis.library import KeysMigratedError, KeysVersionError, Library, repair_source
+from reverie.backends.redis.library import (
+    KeysMigratedError,
+    KeysVersionError,
+    Library,
+    WrongTypeError,
+    repair_source,
+)
 from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.prefixes import PrefixCollisionError, check_prefix, register_prefix
 from reverie.backends.redis.queue import RedisQueue
@@ -59,6 +65,7 @@ __all__ = [
     "ServerFinding",
     "ServerUsage",
     "UnsafeServerError",
+    "WrongTypeError",
     "examine_server",
     "measure_server",
     "repair_queue",

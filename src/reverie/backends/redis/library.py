@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from reverie.backends.redis.keys import Keys
     from reverie.backends.redis.replication import Replication
 
-__all__ = ["QUEUE", "KeysMigratedError", "KeysVersionError", "Library", "Source", "repair_source"]
+__all__ = [
+    "QUEUE",
+    "KeysMigratedError",
+    "KeysVersionError",
+    "Library",
+    "Source",
+    "WrongTypeError",
+    "repair_source",
+]
 
 log = get_logger(__name__)
 
@@ -52,6 +60,7 @@ COMMON = (
     "plain",
     "places",
     "uniques",
+    "wrong_types",
     "trigger_hashes",
     "ends",
     "limits",
@@ -85,8 +94,12 @@ REPAIR = (
 )
 """The steps of a repair, each with the parts that it needs."""
 UNLOAD_TIMEOUT_S = 2.0
+KINDS = {"zset": "sorted set"}
+"""The server's name of a type → ours, where they differ."""
 OTHER_VERSION = re.compile(r"KEYSVERSION (\S+)")
 """The error of a function that finds keys of another version."""
+WRONG_KEY = re.compile(r"WRONGKEY (\w+) (.*?)(?: script: .*)?$", re.DOTALL)
+"""The error of a function that finds something else under the name of a key."""
 
 
 class Source(NamedTuple):
@@ -148,6 +161,24 @@ class KeysMigratedError(KeysVersionError, BackendUnavailableError):
             f"while this process writes version {VERSION}: this process writes nothing more. Start it again "
             "with the other Reverie; what was accepted is kept",
         )
+
+
+class WrongTypeError(BackendUnavailableError):
+    """Another program has put something else where a key of the queue belongs."""
+
+    def __init__(self, place: str, key: str, kind: str) -> None:
+        """Name the server, the key and what it should be, and say what to do."""
+        self.place, self.key, self.kind = place, key, kind
+        super().__init__(
+            f"{place}: the key {key!r} of the queue is no {KINDS.get(kind, kind)}: another program has "
+            "written it. Nothing was changed. Rename or delete that key, then type `reverie redis repair`"
+        )
+
+    @classmethod
+    def of(cls, place: str, told: str) -> WrongTypeError | None:
+        """Read the error of a function; None if it is about something else."""
+        found = WRONG_KEY.search(told)
+        return None if found is None else cls(place, found[2], found[1])
 
 
 class Caller(Protocol):
@@ -245,6 +276,8 @@ class Library:
             if found := OTHER_VERSION.match(str(error)):
                 place, prefix = self._connections.place, self._keys.prefix
                 raise KeysMigratedError(place, prefix, found[1]) from error
+            if wrong := WrongTypeError.of(self._connections.place, str(error)):
+                raise wrong from error
             if "function not found" not in str(error).lower():
                 raise
         await self.ensure()

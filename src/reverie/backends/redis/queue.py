@@ -11,6 +11,7 @@ from itertools import compress, count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from redis.exceptions import ResponseError
 
 from reverie.backends.control import ControlResult
 from reverie.backends.limits import unknown_parent
@@ -18,12 +19,14 @@ from reverie.backends.moves import Advance, EndedMessage, Lost, Move, Pruned, Re
 from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
+from reverie.backends.redis.library import WrongTypeError
 from reverie.base.bridge import run_here
 from reverie.base.failpoints import failpoint
+from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from reverie.backends.control import Command
     from reverie.backends.moves import Claim, ClaimRequest, Presence, QueueLimits, Settlement
@@ -55,6 +58,7 @@ R = TypeVar(
     wire.PruneReply,
 )
 
+log = get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -83,6 +87,8 @@ class RedisQueue:
         """The queue's clock and our monotonic one, at the last answer."""
         self._passed: frozenset[str] = frozenset()
         """Labels of the last claim that have work for which the worker had no room."""
+        self._wrong = ""
+        """What the last claim said of a lane that it could not serve; logged once."""
         self._standing: tuple[str, tuple[str, ...]] | None = None
         """The worker that has a standing request, and the labels of that request."""
         self._heard_until = b"0"
@@ -129,6 +135,10 @@ class RedisQueue:
         reply = await self._call("claim", {"claim": wire.claim_request(request, claim_id)}, wire.ClaimReply)
         labels = list(request.wants)
         self._passed = frozenset(labels[index] for index in reply.passed)
+        if reply.wrong != self._wrong:
+            self._wrong = reply.wrong
+            if error := WrongTypeError.of(self._connections.place, reply.wrong):
+                log.error("redis.wrong_type", error=str(error))
         claims = wire.claims_of(reply.served, claim_id, reply.now + request.lease_ms)
         if reply.hand is not None:
             claims += wire.claims_of(reply.hand.served, reply.hand.claim_id, reply.hand.lease_until)
@@ -231,7 +241,8 @@ class RedisQueue:
         answers: list[list[bytes] | None] = []
         command = ("BLPOP", *tokens, f"{max(seconds, 0.001):.3f}")
         try:
-            answers.append(await self._connections.block(seconds, *command, late=answers.append))
+            with self._named(tokens, "list"):
+                answers.append(await self._connections.block(seconds, *command, late=answers.append))
         except asyncio.CancelledError:
             if claims := _claims_in(answers, hand):
                 return claims  # no other worker will get them
@@ -249,12 +260,23 @@ class RedisQueue:
         end = latest if until is None else min(latest, until)
         while (left_ms := end - await self._now()) > 0:
             read = ("XREAD", "BLOCK", str(math.ceil(left_ms)), "STREAMS", self._keys.wake_horizon)
-            answer = await self._connections.block(
-                left_ms / 1000, *read, self._heard_until, late=lambda _: None
-            )
+            with self._named([self._keys.wake_horizon], "stream"):
+                answer = await self._connections.block(
+                    left_ms / 1000, *read, self._heard_until, late=lambda _: None
+                )
             for entry, (_, moment) in answer[0][1] if answer is not None else ():
                 self._heard_until = entry
                 end = min(end, int(moment))
+
+    @contextlib.contextmanager
+    def _named(self, keys: Sequence[str], kind: str) -> Iterator[None]:
+        """Name the keys of a wait, if one of them has a wrong type."""
+        try:
+            yield
+        except ResponseError as error:
+            if str(error).startswith("WRONGTYPE"):
+                raise WrongTypeError(self._connections.place, " or ".join(keys), kind) from error
+            raise
 
     async def close(self) -> None:
         """Close the connection that is kept open for standing requests."""

@@ -112,6 +112,8 @@ class ClaimReply(_Reply, frozen=True):
     served: list[ServedLane]
     passed: list[int]
     """Indexes of wants that got nothing although there is work: the worker has no room for it."""
+    wrong: str = ""
+    """The error of a lane that could not be served, because one of its keys has a wrong type."""
     hand: Hand | None = None
     """The messages that were claimed for an earlier standing request and are not read yet."""
 

@@ -97,8 +97,36 @@ local function next_due(step)
   return first
 end
 
+-- Checks the keys of all that falls due now.
+local function check_due(step)
+  for _, name in ipairs({ 'deadlines', 'due', 'resting', 'leases', 'expiry', 'alive' }) do
+    local is_read, names = pcall(fallen_due, step, name, step.request.limit)
+    if not is_read then
+      types.check_key(step, step.prefix .. ':' .. name, 'zset')
+    end
+    if #names > 0 or step.limits.dead_retention_ms then
+      types.check_aside(step)
+      types.check_workers(step)
+    end
+    if name == 'resting' then
+      for _, lane in ipairs(names) do
+        types.check_lane(step, lane)
+      end
+    elseif name ~= 'alive' then
+      for index, member in ipairs(names) do
+        names[index] = name == 'due' and string.match(member, '^%d+:(.*)$') or member
+      end
+      local check = name == 'expiry' and types.check_own or types.check_item
+      for _, found in ipairs(read_all(step, names)) do
+        check(step, found.user, found.id, found.item)
+      end
+    end
+  end
+end
+
 local function advance_call(_, arguments)
   local step = open_step(arguments)
+  check_due(step)
   local ended, overdue = fail_overdue(step, step.request.limit)
   local staged = stage(step)
   local rested = end_rests(step)

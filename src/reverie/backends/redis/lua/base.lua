@@ -11,6 +11,7 @@ local RETURNED = '_returned' -- the consumer that owns the entries which were ha
 local CHUNK = 1000 -- values sent in one command; Lua cannot unpack a table of any length
 local TOKENS = 4 -- the most wake-up tokens in one list, unless all waiters must wake
 local TOKEN_TTL_MS = 60000 -- longer than any worker blocks
+local types = {} -- checks that are described in `wrong_types.lua`
 local MARGIN_MS = 60000 -- how long a key outlives what its value says on the queue's clock
 
 -- The time: that of the server's clock, or the one in `{prefix}:clock` if a test has stopped the clock. The
@@ -60,6 +61,7 @@ local function open_step(arguments)
     leased = {}, -- score and member of leases to write
     unleased = {}, -- members of leases to remove
     lost = false, -- whether a claim was lost
+    checked = {}, -- keys that have the right type
     expiring = {}, -- score and member of ended items to remove one day
     earliest = nil, -- the first moment at which something new falls due
   }
@@ -93,7 +95,8 @@ end
 
 -- Leaves tokens for the waiters that block on `list`: fills it up to `wanted` tokens, at most to `most`.
 local function leave_tokens(list, wanted, most)
-  local missing = math.min(wanted, most or TOKENS) - redis.call('LLEN', list)
+  local length = redis.pcall('LLEN', list)
+  local missing = type(length) == 'number' and math.min(wanted, most or TOKENS) - length or 0 -- it may be no list
   for _ = 1, missing do
     redis.call('RPUSH', list, '1')
   end

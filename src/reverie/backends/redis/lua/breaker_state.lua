@@ -20,6 +20,8 @@ end
 local function shared_write_call(_, arguments)
   local step = open_step(arguments)
   local key, request = shared_key(step), step.request
+  types.check_key(step, key, 'string')
+  types.check_key(step, opened_key(step), 'hash')
   if (redis.call('GET', key) or '') ~= request.seen then
     return cmsgpack.pack({ step.now, false })
   end
@@ -39,6 +41,7 @@ end
 -- The keys whose breaker is not closed, each followed by the moment of its next probe.
 local function shared_opened_call(_, arguments)
   local step = open_step(arguments)
+  types.check_key(step, opened_key(step), 'hash')
   local found = {}
   for _, key in ipairs(redis.call('HKEYS', opened_key(step))) do
     if redis.call('EXISTS', step.prefix .. ':shared:' .. key) == 1 then

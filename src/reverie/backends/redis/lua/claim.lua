@@ -125,6 +125,12 @@ end
 local function start_all(step, lane, entries)
   local rows = {}
   cut_at_loss(step, lane, entries)
+  local wrong = types.first_wrong(step, lane, entries)
+  for index = #entries, wrong or math.huge, -1 do
+    hand_back(lane, entries[index][1])
+    touch(step, lane)
+    entries[index] = nil
+  end
   for _, entry in ipairs(entries) do
     start(step, lane, entry, rows)
   end
@@ -177,8 +183,12 @@ local function serve_lanes(step, want, names, turns, enough, served)
   local given, unused = 0, {}
   for index, name in ipairs(names) do
     if given < enough then
-      local lane, room = see_lane(step, name), tenant_room(step, name)
-      if room > 0 and rest_of(step, lane) == 0 and follow(step, lane, want) then
+      local is_right = types.may_serve(step, name)
+      local lane, room = is_right and see_lane(step, name), is_right and tenant_room(step, name)
+      if not is_right then
+        want.wrong[#want.wrong + 1] = turns[index]
+        want.wrong[#want.wrong + 1] = name
+      elseif room > 0 and rest_of(step, lane) == 0 and follow(step, lane, want) then
         given = given + serve_lane(step, lane, math.min(want.quantum, enough - given, room), served)
       else
         touch(step, lane)
@@ -210,6 +220,8 @@ local function claim_label(step, want, slots, served)
       break
     end
   end
+  send('ZADD', step.prefix .. ':ready:' .. want.label, want.wrong)
+  want.wrong = {}
   write_lanes(step) -- lanes that may be served again join the ring
   want.given = want.given + given
   return given
@@ -244,6 +256,7 @@ local function read_wants(step)
       min_idle = min_idle,
       level = level,
       given = 0,
+      wrong = {}, -- turns and names of lanes that have keys of a wrong type
     }
   end
   local paused = #labels > 0 and redis.call('HMGET', step.prefix .. ':paused', unpack(labels)) or {}
@@ -300,6 +313,13 @@ local function note_claim(step, served)
   end
 end
 
+-- Fails messages past their deadline.
+local function fail_due(step)
+  if may_be_due(step) and select(2, fail_overdue(step, OVERDUE_LIMIT)) > 0 then
+    finish(step)
+  end
+end
+
 -- Serves the wanted labels. The answer: the stream, the message rows and the rest of each served lane, and then that
 -- of `renew_tokens`.
 local function claim(step, just_come)
@@ -307,10 +327,7 @@ local function claim(step, just_come)
   step.run = string.format(RUN, step.now, encode(request.worker))
   step.lease_until = string.format('%d', step.now + request.lease_ms)
   prepare_claims(step, request)
-  local overdue = may_be_due(step) and select(2, fail_overdue(step, OVERDUE_LIMIT)) or 0
-  if overdue > 0 then
-    finish(step)
-  end
+  fail_due(step)
   local wants = read_wants(step)
   local ready = ready_wants(step, wants, just_come)
   local function give(want, slots)
@@ -328,11 +345,29 @@ local function claim(step, just_come)
   return served, renew_tokens(step, wants)
 end
 
+-- Checks the keys that a claim needs. If no label has work, these are few.
+local function check_wanted(step, request)
+  local rings = {}
+  for index, row in ipairs(request.wants) do
+    rings[index] = step.prefix .. ':ready:' .. row[1]
+  end
+  types.check_key(step, step.prefix .. ':offers', 'hash')
+  types.check_key(step, step.prefix .. ':paused', 'hash')
+  if #rings > 0 and redis.call('EXISTS', unpack(rings)) > 0 then
+    types.check_moving(step)
+    for _, row in ipairs(request.wants) do
+      types.check_label(step, row[1])
+    end
+  end
+end
+
 -- Claims for a worker. The answer also has what was claimed for its earlier standing request; without wants,
 -- only that.
 local function claim_call(_, arguments)
   local step = open_step(arguments)
   local request, hand = step.request.claim, nil
+  check_wanted(step, request)
+  fail_due(step)
   if request.stands or #request.wants == 0 then
     take_back(step, request.worker)
     hand = take_hand(step, request.worker)
@@ -342,7 +377,7 @@ local function claim_call(_, arguments)
     offer(step, request)
   end
   tell_horizon(step)
-  return cmsgpack.pack({ step.now, served, passed, hand })
+  return cmsgpack.pack({ step.now, served, passed, step.wrong or '', hand })
 end
 
 -- Claims messages that have just become ready, for workers that wait for them.
@@ -373,22 +408,30 @@ local function accept(step)
     return insert_all_plain(step, plain), nil, #plain / PLAIN
   end
   messages = plain and plain_rows(plain) or messages
+  for _, message in ipairs(messages) do
+    types.check_message(step, message)
+  end
   local refusal = refuse(step, messages)
   return not refusal and insert_all(step, messages) or {}, refusal, #messages
 end
 
 local function submit_call(_, arguments)
-  local step = open_step(arguments)
+  local step = types.open_writing(arguments)
   local others, refusal, amount = accept(step)
   if refusal then
     return cmsgpack.pack({ step.now, {}, refusal })
+  elseif step.problem and not next(step.new) then
+    error(step.problem) -- nothing was written
   end
   arrange(step)
-  if amount <= FEW then
+  if amount <= FEW and not step.problem then
     hand_over(step)
   end
   finish(step)
   tell_horizon(step)
+  if step.problem then
+    error(step.problem)
+  end
   return cmsgpack.pack({ step.now, others })
 end
 

@@ -33,6 +33,7 @@ end
 -- Considers all items of a user. Only those with the right status are parsed.
 local function consider_user(step, chosen, user)
   local cursor, key = '0', user_of(step, user).key
+  types.check_key(step, key, 'hash')
   repeat
     local page = redis.call('HSCAN', key, cursor, 'COUNT', PAGE)
     local item_ids = {}
@@ -81,6 +82,7 @@ local function consider_open(step, chosen)
     until #names < PAGE or #chosen > which.limit
   end
   for _, label in ipairs(which.label and { which.label } or redis.call('HKEYS', step.prefix .. ':labels')) do
+    types.check_label(step, label)
     look_at(step.prefix .. ':ready:' .. label)
   end
   look_at(step.prefix .. ':leases')
@@ -107,6 +109,7 @@ local function choose(step, statuses)
     consider_ids(step, chosen, which.user, ids)
   elseif which.user and which.task then
     local key = step.status .. ':task_items:' .. which.user .. ':' .. encode(which.task)
+    types.check_key(step, key, 'set')
     consider_ids(step, chosen, which.user, redis.call('SMEMBERS', key))
   elseif which.user then
     consider_user(step, chosen, which.user)
@@ -125,6 +128,20 @@ local function choose(step, statuses)
   return chosen, more
 end
 
+-- Chooses messages, and checks their keys before anything is written.
+local function choose_checked(step, statuses)
+  local which = step.request.which
+  types.check_aside(step)
+  if which.user then
+    types.check_key(step, step.meta_of .. which.user, 'hash')
+  end
+  local chosen, more = choose(step, statuses)
+  for _, found in ipairs(chosen) do
+    types.check_item(step, found.user, found.id, found.item)
+  end
+  return chosen, more
+end
+
 local function names_of(chosen)
   local names = {}
   for index, found in ipairs(chosen) do
@@ -136,13 +153,14 @@ end
 -- Tells all workers that a running message is to be cancelled. A worker that misses this learns it when it
 -- renews.
 local function tell_of_cancel(step)
-  local workers = math.max(1, redis.call('HLEN', step.prefix .. ':workers'))
+  local workers = redis.pcall('HLEN', step.prefix .. ':workers')
+  workers = type(workers) == 'number' and math.max(1, workers) or 1
   leave_tokens(step.prefix .. ':wake:' .. CANCELLED, workers, workers)
 end
 
 -- Cancels messages: those that wait end at once, those that run are asked to stop.
 local function cancel(step)
-  local chosen, more = choose(step, OPEN)
+  local chosen, more = choose_checked(step, OPEN)
   local changed, requested = {}, {}
   for _, found in ipairs(chosen) do
     if found.item.status == 'waiting' then
@@ -174,7 +192,7 @@ end
 
 -- Lets messages that have failed or were cancelled wait again, as if they were new.
 local function requeue(step)
-  local chosen, more = choose(step, KEPT)
+  local chosen, more = choose_checked(step, KEPT)
   for _, found in ipairs(chosen) do
     requeue_one(step, found)
   end
@@ -182,7 +200,7 @@ local function requeue(step)
 end
 
 local function delete(step)
-  local chosen, more = choose(step, KEPT)
+  local chosen, more = choose_checked(step, KEPT)
   for _, found in ipairs(chosen) do
     forget(step, found.user, found.id, found.item)
   end
@@ -190,11 +208,13 @@ local function delete(step)
 end
 
 local function pause(step)
+  types.check_key(step, step.prefix .. ':paused', 'hash')
   redis.call('HSET', step.prefix .. ':paused', step.request.label, step.request.reason)
   return {}, {}, false
 end
 
 local function resume(step)
+  types.check_key(step, step.prefix .. ':paused', 'hash')
   redis.call('HDEL', step.prefix .. ':paused', step.request.label)
   leave_tokens(step.prefix .. ':wake:' .. step.request.label, 1)
   return {}, {}, false
@@ -203,7 +223,7 @@ end
 local COMMANDS = { cancel = cancel, requeue = requeue, delete = delete, pause = pause, resume = resume }
 
 local function control_call(_, arguments)
-  local step = open_step(arguments)
+  local step = types.open_writing(arguments)
   local changed, requested, more = COMMANDS[step.request.command](step)
   finish(step)
   tell_horizon(step)

@@ -132,8 +132,13 @@ end
 -- were looked at.
 local function fail_overdue(step, limit)
   local rows = {}
+  types.check_key(step, step.prefix .. ':deadlines', 'zset')
   local names = fallen_due(step, 'deadlines', limit)
-  for _, found in ipairs(read_all(step, names)) do
+  local all = read_all(step, names)
+  for _, found in ipairs(all) do
+    types.check_item(step, found.user, found.id, found.item)
+  end
+  for _, found in ipairs(all) do
     local body = found.item.status == 'waiting'
       and end_item(step, found.user, found.id, found.item, 'failed', 'deadline')
     if body then

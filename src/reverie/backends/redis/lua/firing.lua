@@ -131,6 +131,9 @@ end
 
 local function due_call(_, arguments)
   local step, rows = open_step(arguments), {}
+  for _, row in ipairs(step.request.types) do
+    types.check_trigger(step, row[1], '')
+  end
   local limit = step.request.limit
   local due, next_due = look_at_all(step, limit)
   table.sort(due, function(one, other)
@@ -199,7 +202,13 @@ local function end_known(step, trigger, user, item_id)
 end
 
 local function fire_call(_, arguments)
-  local step, answers, messages, fired = open_step(arguments), {}, {}, {}
+  local step, answers, messages, fired = types.open_writing(arguments), {}, {}, {}
+  for _, row in ipairs(step.request.firings) do
+    types.check_trigger(step, row[1], row[2])
+    if row[6] then
+      types.check_message(step, row[6])
+    end
+  end
   step.lateness = {} -- by type: max_lateness_ms so far
   for index, row in ipairs(step.request.firings) do
     local trigger = fire(step, row)

@@ -5,6 +5,7 @@
 local function note_worker(step, presence)
   local worker, labels, lives_ms = presence[1], presence[2], presence[3]
   if #labels == 0 then
+    types.check_key(step, step.prefix .. ':offers', 'hash')
     redis.call('HDEL', step.prefix .. ':workers', worker)
     redis.call('ZREM', step.prefix .. ':alive', worker)
     redis.call('HDEL', step.prefix .. ':offers', worker)
@@ -26,6 +27,7 @@ local function offer_again(step, labels)
   if #rings == 0 or is_full(step) or redis.call('EXISTS', unpack(rings)) == 0 then
     return
   end
+  types.check_key(step, step.prefix .. ':paused', 'hash')
   for index, label in ipairs(labels) do
     local has_work = redis.call('EXISTS', rings[index]) == 1
     if has_work and not redis.call('HGET', step.prefix .. ':paused', label) then
@@ -39,9 +41,14 @@ end
 local function renew_call(_, arguments)
   local step = open_step(arguments)
   local lost, cancelled = {}, {}
-  if step.request.presence then
-    note_worker(step, step.request.presence)
+  for _, held in ipairs(step.request.claims) do
+    types.check_key(step, step.meta_of .. held[1], 'hash')
   end
+  if #step.request.claims > 0 then
+    types.check_key(step, step.prefix .. ':leases', 'zset')
+    types.check_key(step, step.prefix .. ':wake_horizon', 'stream')
+  end
+  types.check_workers(step)
   fetch_rows(step, step.request.claims)
   for index, held in ipairs(step.request.claims) do
     local user, item_id, claim_id = unpack(held, 1, 3)
@@ -59,8 +66,11 @@ local function renew_call(_, arguments)
   if #step.leased > 0 then
     expect(step, step.now + step.request.lease_ms)
   end
-  finish(step)
   offer_again(step, step.request.presence and step.request.presence[2] or {})
+  if step.request.presence then
+    note_worker(step, step.request.presence)
+  end
+  finish(step)
   tell_horizon(step)
   return cmsgpack.pack({ step.now, lost, cancelled })
 end
@@ -70,6 +80,8 @@ local function save_memo_call(_, arguments)
   local step = open_step(arguments)
   local request = step.request
   local user, item_id, claim_id = unpack(request.claim, 1, 3)
+  types.check_key(step, step.meta_of .. user, 'hash')
+  types.check_key(step, key_of(step, 'memos', user, item_id), 'hash')
   local item = held_item(step, user, item_id, claim_id)
   if item then
     redis.call('HSET', key_of(step, 'memos', user, item_id), request.step, request.value)

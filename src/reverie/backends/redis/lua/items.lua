@@ -190,7 +190,10 @@ local function fetch_items(step, user_id, item_ids)
   end
   for first = 1, #unknown, CHUNK do
     local last = math.min(first + CHUNK - 1, #unknown)
-    local texts = redis.call('HMGET', user.key, unpack(unknown, first, last))
+    local texts = redis.pcall('HMGET', user.key, unpack(unknown, first, last))
+    if texts.err then
+      types.check_key(step, user.key, 'hash')
+    end
     for index = first, last do
       local text = texts[index - first + 1]
       user.items[unknown[index]] = text and parse_item(text)

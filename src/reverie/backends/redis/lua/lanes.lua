@@ -22,6 +22,7 @@ local USUAL = {
   touched = false,
   ended = false, -- entries that leave the stream
   back = false, -- entries that are handed back
+  length = false, -- how many entries its stream has, if that is known
 }
 local LANE = { __index = USUAL }
 
@@ -144,6 +145,7 @@ end
 
 -- Puts a message at the end of a lane: see `append`.
 local function place(lane, item_id, body, entry)
+  lane.length = false
   if not lane.streamed then
     redis.pcall('XGROUP', 'CREATE', lane.key, GROUP, '0', 'MKSTREAM') -- it may be there already
     lane.streamed, lane.fresh = true, not lane.text
@@ -167,7 +169,7 @@ end
 local function leave_lane(lane, entry)
   redis.call('XACK', lane.key, GROUP, entry)
   redis.call('XDEL', lane.key, entry)
-  lane.fresh = false
+  lane.fresh, lane.length = false, false
 end
 
 -- Counts `amount` messages of a lane that one claim does not hold any more, and lets the lane rest.

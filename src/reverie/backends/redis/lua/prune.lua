@@ -22,7 +22,7 @@ local function date_earlier(step, after, limit)
 end
 
 local function prune_call(_, arguments)
-  local step = open_step(arguments)
+  local step = types.open_writing(arguments)
   local key, kept = step.prefix .. ':retention', string.format('%d', step.limits.retention_ms)
   local dated_by, changed, reached = redis.call('GET', key), 0, nil
   if not dated_by or tonumber(dated_by) > tonumber(kept) then

@@ -20,7 +20,8 @@ end
 -- Tells workers of the lanes that have joined their rings. After a loss all workers are told, because the
 -- worker that lost a message may be suspended and still take a token.
 local function wake_workers(step)
-  local most = next(step.joined) and step.lost and TOKENS + redis.call('HLEN', step.prefix .. ':workers')
+  local workers = next(step.joined) and step.lost and redis.pcall('HLEN', step.prefix .. ':workers')
+  local most = type(workers) == 'number' and TOKENS + workers
   for label, amount in pairs(step.joined) do
     leave_tokens(step.prefix .. ':wake:' .. label, most or amount, most or TOKENS)
   end
@@ -63,7 +64,8 @@ do
     if lane.back then
       return_entries(lane)
     end
-    local left = redis.call('XLEN', lane.key) - (lane.ended and #lane.ended or 0)
+    local left = (lane.length or redis.call('XLEN', lane.key)) - (lane.ended and #lane.ended or 0)
+    lane.length = false
     if left <= 0 then
       redis.call('DEL', lane.key)
       lane.streamed, left = false, 0

@@ -92,62 +92,106 @@ local function settle(step, row)
   return 'applied'
 end
 
--- Completes the messages of a group whose items are plain; the answer has the indexes of the others.
-local function complete_plain(step, lane, claim_id, item_ids)
-  local key, values, others, amount = step.meta_of .. lane.user, {}, {}, 0
-  local texts = redis.call('HMGET', key, unpack(item_ids))
+-- Reads the lane, the stream and the items of a group, before anything is written: texts of the items.
+local function read_group(step, group)
+  local known, lane = pcall(lane_of, step, group.name)
+  local texts = known and redis.pcall('HMGET', step.meta_of .. lane.user, unpack(group.item_ids))
+  local length = known and redis.pcall('XLEN', lane.key)
+  if not known or texts.err or type(length) == 'table' then
+    types.check_lane(step, group.name) -- names the key
+  end
+  types.check_label(step, lane.label)
+  lane.length, group.lane = length, lane
+  return texts
+end
+
+-- Prepares to complete the messages of a group. Those whose items are not plain are left to `settle`.
+local function prepare_group(step, name, claim_id, item_ids)
+  local group = { name = name, claim_id = claim_id, item_ids = item_ids, values = {}, others = {}, amount = 0 }
+  local texts = read_group(step, group)
+  local user, values, amount = group.lane.user, group.values, 0
   local expiring, unleased = step.expiring, step.unleased
   local expires, leases = #expiring, #unleased
   for index = 1, #item_ids do
     local item_id = item_ids[index]
+    local own = reference(user, item_id)
     local text, entry = plain_completed(step, texts[index] or '', claim_id)
-    if text then
-      local name = reference(lane.user, item_id)
+    if text and not step.completing[own] then
       values[2 * amount + 1], values[2 * amount + 2] = item_id, text
-      remove_later(lane, entry)
+      remove_later(group.lane, entry)
       amount = amount + 1
-      unleased[leases + amount] = name
-      expiring[expires + 2 * amount - 1], expiring[expires + 2 * amount] = step.expiry, name
+      unleased[leases + amount] = own
+      expiring[expires + 2 * amount - 1], expiring[expires + 2 * amount] = step.expiry, own
+      step.completing[own] = true
     else
-      others[#others + 1] = index
+      group.others[#group.others + 1] = index
+      local item = not text and read_item(step, user, item_id)
+      if item then
+        types.check_item(step, user, item_id, item)
+      end
     end
   end
-  if amount > 0 then
-    redis.call('HSET', key, unpack(values))
-    end_runs(step, lane, amount, claim_id, lane.min_idle)
-    count(step, lane.label, -amount, 0)
-    count_ended(step, lane.label, 'completed', amount)
-  end
-  return others
+  group.amount = amount
+  return group
 end
 
 -- Completes groups; the answer has the indexes, over all groups, of messages whose claim is lost.
 local function complete_all(step, groups)
   local stale, place = {}, -1
-  prepare_completions(step)
-  step.expiry = string.format('%d', step.now + step.limits.retention_ms)
   if #groups > 0 then
     expect(step, step.now + step.limits.retention_ms)
   end
   for _, group in ipairs(groups) do
-    local name, claim_id, item_ids = unpack(group)
-    local lane = lane_of(step, name)
-    for _, index in ipairs(complete_plain(step, lane, claim_id, item_ids)) do
-      local row = { lane.user, item_ids[index], claim_id, name, 'complete', true, 0, nil, {} }
+    local lane, amount = group.lane, group.amount
+    if amount > 0 then
+      redis.call('HSET', step.meta_of .. lane.user, unpack(group.values))
+      end_runs(step, lane, amount, group.claim_id, lane.min_idle)
+      count(step, lane.label, -amount, 0)
+      count_ended(step, lane.label, 'completed', amount)
+    end
+    for _, index in ipairs(group.others) do
+      local row = { lane.user, group.item_ids[index], group.claim_id, group.name, 'complete', true, 0, nil, {} }
       if settle(step, row) == 'stale' then
         stale[#stale + 1] = place + index
       end
     end
-    place = place + #item_ids
+    place = place + #group.item_ids
   end
   return stale
 end
 
+-- Checks the keys of settlements, and of the messages that follow from them.
+local function check_settlements(step, rows)
+  for _, row in ipairs(rows) do
+    types.check_lane(step, row[4])
+  end
+  fetch_rows(step, rows)
+  for _, row in ipairs(rows) do
+    local item = read_item(step, row[1], row[2])
+    if item then
+      types.check_item(step, row[1], row[2], item)
+    end
+    for _, message in ipairs(row[9]) do
+      types.check_message(step, message)
+    end
+  end
+end
+
 local function settle_call(_, arguments)
-  local step = open_step(arguments)
-  local states, unknown = {}, {}
-  local stale = complete_all(step, step.request.completed)
-  fetch_rows(step, step.request.settlements)
+  local step = types.open_writing(arguments)
+  local states, unknown, groups = {}, {}, {}
+  prepare_completions(step)
+  step.expiry = string.format('%d', step.now + step.limits.retention_ms)
+  step.completing = {} -- by reference: the messages that are completed
+  for index, group in ipairs(step.request.completed) do
+    groups[index] = prepare_group(step, unpack(group))
+  end
+  check_settlements(step, step.request.settlements)
+  local stale = complete_all(step, groups)
+  for own in pairs(#step.request.settlements > 0 and step.completing or {}) do
+    local user, item_id = split_reference(own)
+    user_of(step, user).items[item_id] = nil -- it was read before its completion
+  end
   for index, row in ipairs(step.request.settlements) do
     local state, parent = settle(step, row)
     states[index] = state

@@ -207,33 +207,68 @@ do
   local function insert_plain(step, plain, first, number)
     local user, item_id, name, details, body, task = unpack(plain, first, first + PLAIN - 1)
     local label = step.request.label or string.match(name, '[^:]*$')
+    if not step.new[label] then
+      types.check_label(step, label)
+    end
     local key, entry = step.meta_of .. user, step.moment .. number
     if redis.call('HSETNX', key, item_id, plain_waiting(step.beginning, entry, details, number)) == 0 then
       return answer_again(parse_item(redis.call('HGET', key, item_id)), details)
+    end
+    step.unplaced = first
+    if task ~= '' then
+      redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
     end
     local placed = place_plain(step, name, item_id, body, entry, label)
     if placed ~= entry then
       redis.call('HSET', key, item_id, plain_waiting(step.beginning, placed, details, number))
     end
-    if task ~= '' then
-      redis.call('SADD', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
-    end
+    step.unplaced = nil
     step.new[label] = (step.new[label] or 0) + 1
     return 'accepted'
   end
 
+  -- Removes what was written of the plain message at `first`, because one of its keys has a wrong type; the answer is
+  -- the error, which names that key. The messages before it are kept.
+  local function take_back_plain(step, plain, first, problem)
+    local user, item_id, name, _, _, task = unpack(plain, first, first + PLAIN - 1)
+    if step.unplaced == first then
+      redis.call('HDEL', step.meta_of .. user, item_id)
+      redis.pcall('SREM', step.status .. ':task_items:' .. user .. ':' .. task, item_id)
+    end
+    local lane = step.lanes[name]
+    for index = #step.touched, 1, -1 do
+      if step.touched[index] == lane and not lane.text then
+        table.remove(step.touched, index)
+      end
+    end
+    local is_right, named = pcall(function()
+      types.check_lane(step, name)
+      if task ~= '' then
+        types.check_key(step, step.status .. ':task_items:' .. user .. ':' .. task, 'set')
+      end
+    end)
+    return is_right and problem or named
+  end
+
   -- Accepts plain messages as `insert_all` does, but without fetching items first. Most submits have one
-  -- label.
+  -- label. A wrong type ends this early: the caller finishes the step and raises `step.problem`.
   function insert_all_plain(step, plain)
     local others, amount = {}, #plain / PLAIN
     local seq = take_numbers(step, amount)
     step.new, step.orders, step.likely_new = {}, {}, amount <= FEW
     step.beginning, step.moment = plain_beginning(step), string.format('%d-', step.now)
-    for index = 1, amount do
-      local word = insert_plain(step, plain, (index - 1) * PLAIN + 1, string.format('%d', seq + index))
-      if word ~= 'accepted' then
-        others[#others + 1] = { index - 1, word }
+    local index = 1
+    local is_right, problem = pcall(function()
+      while index <= amount do
+        local word = insert_plain(step, plain, (index - 1) * PLAIN + 1, string.format('%d', seq + index))
+        if word ~= 'accepted' then
+          others[#others + 1] = { index - 1, word }
+        end
+        index = index + 1
       end
+    end)
+    if not is_right then
+      step.problem = take_back_plain(step, plain, (index - 1) * PLAIN + 1, problem)
     end
     for label, more in pairs(step.new) do
       count(step, label, more, 0)

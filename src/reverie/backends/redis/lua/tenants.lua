@@ -11,10 +11,11 @@ end
 local function tenant_counts(step, tenant)
   local user, cube = string.match(tenant, '^([^:]*):(.*)$')
   local depth, running = 0, 0
-  for _, field in ipairs(redis.call('HKEYS', step.lanes_of .. user)) do
+  for _, field in ipairs(redis.pcall('HKEYS', step.lanes_of .. user)) do -- what has a wrong type does not count
     if string.sub(field, 1, #cube + 1) == cube .. ':' then
       local lane = see_lane(step, user .. ':' .. field)
-      depth = depth + lane.aside + redis.call('XLEN', lane.key)
+      local length = redis.pcall('XLEN', lane.key)
+      depth = depth + lane.aside + (type(length) == 'number' and length or 0)
       running = running + pending_of(lane)
     end
   end
@@ -56,7 +57,11 @@ local function unpark(step, lanes)
   for _, lane in ipairs(lanes) do
     local tenant = tenant_of(lane.name)
     local parked = parked_of(step, tenant)
-    if parked ~= '' and tenant_room(step, lane.name) > 0 then
+    local are_right = parked ~= '' and tenant_room(step, lane.name) > 0
+    for label in string.gmatch(parked, '%S+') do
+      are_right = are_right and types.may_serve(step, tenant .. ':' .. label)
+    end
+    if are_right then
       redis.call('HDEL', step.prefix .. ':parked', tenant)
       for label in string.gmatch(parked, '%S+') do
         lane_of(step, tenant .. ':' .. label)

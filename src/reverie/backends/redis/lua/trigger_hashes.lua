@@ -100,7 +100,10 @@ do
   local function load_trigger(step, kind, key)
     local own = key == '' and step.triggers .. ':periodic:' .. kind or step.triggers .. ':task:' .. kind .. ':' .. key
     local due = key == '' and 'next_run' or 'scheduled_at'
-    local values = redis.call('HMGET', own, due, unpack(FIELDS))
+    local values = redis.pcall('HMGET', own, due, unpack(FIELDS))
+    if values.err then
+      types.check_key(step, own, 'hash')
+    end
     local odd, past = values[19], values[20]
     local trigger = { -- with all its fields at once: a table that grows costs more than all the rest
       kind = kind,

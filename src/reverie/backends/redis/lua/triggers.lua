@@ -92,8 +92,13 @@ end
 local function put_call(_, arguments)
   local step, answers = open_step(arguments), {}
   local definitions = step.request.definitions
+  types.check_key(step, step.triggers .. ':task_types', 'set')
   local others = step.request.whole and #definitions > 0 and left_out(step, definitions) or {}
   for _, given in ipairs({ definitions, others }) do
+    for _, definition in ipairs(given) do
+      types.check_key(step, type_key(step, definition[1]), 'hash')
+      types.check_trigger(step, definition[1], '')
+    end
     for _, definition in ipairs(given) do
       answers[#answers + 1] = put(step, definition)
     end
@@ -148,6 +153,9 @@ end
 
 local function touch_call(_, arguments)
   local step, answers = open_step(arguments), {}
+  for _, row in ipairs(step.request.activities) do
+    types.check_trigger(step, row[1], row[2])
+  end
   for index, row in ipairs(step.request.activities) do
     answers[index] = note_touch(step, row)
   end
@@ -281,6 +289,9 @@ local COMMANDS = { cancel = cancel, run = run_now, switch = switch }
 
 local function control_call(_, arguments)
   local step = open_step(arguments)
+  local activity = step.request.activity or { step.request.type, step.request.user_key or '' }
+  types.check_key(step, type_key(step, activity[1]), 'hash')
+  types.check_trigger(step, activity[1], activity[2])
   local done = COMMANDS[step.request.command](step, step.request)
   write_triggers(step)
   return cmsgpack.pack({ step.now, done })
