@@ -17,34 +17,6 @@ local function note_run(step, user, item_id, item, outcome, problem)
   item.rare.history = math.min(kept, MOST_KEPT)
 end
 
-local function drop_memos(step, user, item_id, item)
-  if item.rare.memos then
-    redis.call('DEL', key_of(step, 'memos', user, item_id))
-    item.rare.memos = nil
-  end
-end
-
--- Unlinks a message that ends from the messages it waits for.
-local function drop_dependencies(step, user, item_id, item)
-  if item.rare.waits_for then
-    for _, parent in ipairs(details_of(item).depends_on) do
-      redis.call('SREM', key_of(step, 'dependants', user, parent), item_id)
-    end
-    item.rare.waits_for = nil
-  end
-end
-
-local function leave_queue(step, user, item_id, item)
-  if item.status == 'waiting' then
-    leave_place(step, user, item_id, item)
-    unwatch_deadline(step, user, item_id, item)
-    drop_dependencies(step, user, item_id, item)
-  else
-    withdraw(lane_of(step, lane_name(item)), item)
-  end
-  count(step, label_of(item), -1, 0)
-end
-
 -- When an ended message is forgotten; nothing if it stays. A dead letter stays until a person deletes it, if it
 -- has no retention.
 local function expiry_of(step, item)
@@ -56,51 +28,82 @@ local function expiry_of(step, item)
   return kept and ended + kept
 end
 
--- Notes when an ended message is forgotten, if it does not stay.
-local function note_expiry(step, name, item)
-  local expiry = expiry_of(step, item)
-  if expiry then
-    step.expiring[#step.expiring + 1] = expiry
-    step.expiring[#step.expiring + 1] = name
-    expect(step, expiry)
-  end
-end
-
--- Ends a message that waits or runs; the answer is its body, if that is kept. `outcome` is the outcome of its
--- last run, if that differs from `status`. The caller finishes the step.
-local function end_item(step, user, item_id, item, status, problem, outcome)
-  local name = reference(user, item_id)
-  local body = KEPT[status] and body_of(step, user, item_id, item)
-  leave_queue(step, user, item_id, item)
-  count_ended(step, label_of(item), status, 1)
-  if KEPT[status] then
-    note_run(step, user, item_id, item, outcome or status, problem)
-    item.run = ''
-  end
-  local trigger = run_of(step, item_id, item)
-  if trigger then
-    end_run(step, trigger, status == 'completed', status == 'cancelled' and 'cancelled' or problem)
-  end
-  item.status, item.body = status, nil
-  item.rare.due, item.rare.cancel_requested = nil, nil
-  item.note = string.format('"%s_at":%d,', status, step.now)
-    .. note_error(status == 'cancelled' and 'cancelled' or problem)
-  if KEPT[status] then
-    redis.call('ZADD', step.prefix .. ':' .. status, seq_of(item), name)
-    if body then
-      redis.call('HSET', step.prefix .. ':dead', name, body)
+local end_item
+do
+  local function drop_memos(step, user, item_id, item)
+    if item.rare.memos then
+      redis.call('DEL', key_of(step, 'memos', user, item_id))
+      item.rare.memos = nil
     end
   end
-  if status ~= 'failed' then
-    drop_memos(step, user, item_id, item)
+
+  -- Unlinks a message that ends from the messages it waits for.
+  local function drop_dependencies(step, user, item_id, item)
+    if item.rare.waits_for then
+      for _, parent in ipairs(details_of(item).depends_on) do
+        redis.call('SREM', key_of(step, 'dependants', user, parent), item_id)
+      end
+      item.rare.waits_for = nil
+    end
   end
-  note_expiry(step, name, item)
-  if item.rare.dependants then
-    table.insert(step.just_ended, { user = user, id = item_id, item = item })
+
+  local function leave_queue(step, user, item_id, item)
+    if item.status == 'waiting' then
+      leave_place(step, user, item_id, item)
+      unwatch_deadline(step, user, item_id, item)
+      drop_dependencies(step, user, item_id, item)
+    else
+      withdraw(lane_of(step, lane_name(item)), item)
+    end
+    count(step, label_of(item), -1, 0)
   end
-  return_unique(step, user, item)
-  write_item(step, user, item_id, item)
-  return body
+
+  -- Notes when an ended message is forgotten, if it does not stay.
+  local function note_expiry(step, name, item)
+    local expiry = expiry_of(step, item)
+    if expiry then
+      step.expiring[#step.expiring + 1] = expiry
+      step.expiring[#step.expiring + 1] = name
+      expect(step, expiry)
+    end
+  end
+
+  -- Ends a message that waits or runs; the answer is its body, if that is kept. `outcome` is the outcome of its
+  -- last run, if that differs from `status`. The caller finishes the step.
+  function end_item(step, user, item_id, item, status, problem, outcome)
+    local name = reference(user, item_id)
+    local body = KEPT[status] and body_of(step, user, item_id, item)
+    leave_queue(step, user, item_id, item)
+    count_ended(step, label_of(item), status, 1)
+    if KEPT[status] then
+      note_run(step, user, item_id, item, outcome or status, problem)
+      item.run = ''
+    end
+    local trigger = run_of(step, item_id, item)
+    if trigger then
+      end_run(step, trigger, status == 'completed', status == 'cancelled' and 'cancelled' or problem)
+    end
+    item.status, item.body = status, nil
+    item.rare.due, item.rare.cancel_requested = nil, nil
+    item.note = string.format('"%s_at":%d,', status, step.now)
+      .. note_error(status == 'cancelled' and 'cancelled' or problem)
+    if KEPT[status] then
+      redis.call('ZADD', step.prefix .. ':' .. status, seq_of(item), name)
+      if body then
+        redis.call('HSET', step.prefix .. ':dead', name, body)
+      end
+    end
+    if status ~= 'failed' then
+      drop_memos(step, user, item_id, item)
+    end
+    note_expiry(step, name, item)
+    if item.rare.dependants then
+      table.insert(step.just_ended, { user = user, id = item_id, item = item })
+    end
+    return_unique(step, user, item)
+    write_item(step, user, item_id, item)
+    return body
+  end
 end
 
 -- Counts a loss, which is a claim that ended without an outcome. After too many losses the message is buried.
@@ -239,29 +242,6 @@ do
   end
 end
 
--- Wakes waiters for the labels that have work, if a limit on all running messages may have kept them waiting.
-local function tell_of_room(step)
-  if not next(step.released) or not step.limits.total_running then
-    return
-  end
-  for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the name of all has no ring
-    if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
-      leave_tokens(step.prefix .. ':wake:' .. label, 1)
-    end
-  end
-end
-
--- Writes how many messages each claim still holds, and forgets a claim that holds none.
-local function release_claims(step)
-  for claim_id, amount in pairs(step.released) do
-    if redis.call('HINCRBY', step.prefix .. ':claims', claim_id, -amount) <= 0 then
-      redis.call('HDEL', step.prefix .. ':claims', claim_id)
-      redis.call('ZREM', step.prefix .. ':claimed', claim_id)
-    end
-  end
-  step.released = {}
-end
-
 -- Looks after dependants, and writes items and lanes.
 local function arrange(step)
   look_after_dependants(step)
@@ -269,16 +249,42 @@ local function arrange(step)
   write_lanes(step)
 end
 
--- Finishes a step: does what `arrange` does, and writes everything else that the step has collected.
-local function finish(step)
-  arrange(step)
-  write_triggers(step)
-  wake_workers(step)
-  tell_of_room(step)
-  write_counts(step)
-  release_claims(step)
-  send('ZADD', step.prefix .. ':leases', step.leased)
-  send('ZREM', step.prefix .. ':leases', step.unleased)
-  send('ZADD', step.prefix .. ':expiry', step.expiring)
-  step.leased, step.unleased, step.expiring = {}, {}, {}
+local finish
+do
+  -- Wakes waiters for the labels that have work, if a limit on all running messages may have kept them waiting.
+  local function tell_of_room(step)
+    if not next(step.released) or not step.limits.total_running then
+      return
+    end
+    for _, label in ipairs(redis.call('HKEYS', step.prefix .. ':labels')) do -- the name of all has no ring
+      if redis.call('EXISTS', step.prefix .. ':ready:' .. label) == 1 then
+        leave_tokens(step.prefix .. ':wake:' .. label, 1)
+      end
+    end
+  end
+
+  -- Writes how many messages each claim still holds, and forgets a claim that holds none.
+  local function release_claims(step)
+    for claim_id, amount in pairs(step.released) do
+      if redis.call('HINCRBY', step.prefix .. ':claims', claim_id, -amount) <= 0 then
+        redis.call('HDEL', step.prefix .. ':claims', claim_id)
+        redis.call('ZREM', step.prefix .. ':claimed', claim_id)
+      end
+    end
+    step.released = {}
+  end
+
+  -- Finishes a step: does what `arrange` does, and writes everything else that the step has collected.
+  function finish(step)
+    arrange(step)
+    write_triggers(step)
+    wake_workers(step)
+    tell_of_room(step)
+    write_counts(step)
+    release_claims(step)
+    send('ZADD', step.prefix .. ':leases', step.leased)
+    send('ZREM', step.prefix .. ':leases', step.unleased)
+    send('ZADD', step.prefix .. ':expiry', step.expiring)
+    step.leased, step.unleased, step.expiring = {}, {}, {}
+  end
 end
