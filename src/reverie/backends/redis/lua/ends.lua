@@ -3,18 +3,21 @@
 
 local KEPT = { failed = true, cancelled = true } -- a person may requeue these, so their bodies are kept
 
-local MOST_KEPT = 20 -- runs of one message, as in `reverie.backends.views`
+local note_run
+do
+  local MOST_KEPT = 20 -- runs of one message, as in `reverie.backends.views`
 
--- Remembers how a run has ended, or that a message has ended without one. Completions are not remembered,
--- because the item itself tells of its own.
-local function note_run(step, user, item_id, item, outcome, problem)
-  local key, kept = key_of(step, 'history', user, item_id), (item.rare.history or 0) + 1
-  local text = string.format('{"outcome":"%s",%s%s"ended_at":%d}', outcome, item.run, note_error(problem), step.now)
-  redis.call('RPUSH', key, text)
-  if kept > MOST_KEPT then
-    redis.call('LTRIM', key, -MOST_KEPT, -1)
+  -- Remembers how a run has ended, or that a message has ended without one. Completions are not remembered,
+  -- because the item itself tells of its own.
+  function note_run(step, user, item_id, item, outcome, problem)
+    local key, kept = key_of(step, 'history', user, item_id), (item.rare.history or 0) + 1
+    local text = string.format('{"outcome":"%s",%s%s"ended_at":%d}', outcome, item.run, note_error(problem), step.now)
+    redis.call('RPUSH', key, text)
+    if kept > MOST_KEPT then
+      redis.call('LTRIM', key, -MOST_KEPT, -1)
+    end
+    item.rare.history = math.min(kept, MOST_KEPT)
   end
-  item.rare.history = math.min(kept, MOST_KEPT)
 end
 
 -- When an ended message is forgotten; nothing if it stays. A dead letter stays until a person deletes it, if it
@@ -28,15 +31,15 @@ local function expiry_of(step, item)
   return kept and ended + kept
 end
 
+local function drop_memos(step, user, item_id, item)
+  if item.rare.memos then
+    redis.call('DEL', key_of(step, 'memos', user, item_id))
+    item.rare.memos = nil
+  end
+end
+
 local end_item
 do
-  local function drop_memos(step, user, item_id, item)
-    if item.rare.memos then
-      redis.call('DEL', key_of(step, 'memos', user, item_id))
-      item.rare.memos = nil
-    end
-  end
-
   -- Unlinks a message that ends from the messages it waits for.
   local function drop_dependencies(step, user, item_id, item)
     if item.rare.waits_for then
@@ -179,7 +182,7 @@ local function forget(step, user, item_id, item)
   user_of(step, user).items[item_id] = false
 end
 
-local look_after_dependants
+local arrange
 do
   -- Takes the messages that depend on these ended ones, each with its ended parents, in the order of
   -- submission.
@@ -231,7 +234,7 @@ do
   end
 
   -- Lets the messages go on that depend on ended ones, or fail with them; round by round.
-  function look_after_dependants(step)
+  local function look_after_dependants(step)
     while #step.just_ended > 0 do
       local ended = step.just_ended
       step.just_ended = {}
@@ -240,13 +243,13 @@ do
       end
     end
   end
-end
 
--- Looks after dependants, and writes items and lanes.
-local function arrange(step)
-  look_after_dependants(step)
-  write_items(step)
-  write_lanes(step)
+  -- Looks after dependants, and writes items and lanes.
+  function arrange(step)
+    look_after_dependants(step)
+    write_items(step)
+    write_lanes(step)
+  end
 end
 
 local finish
