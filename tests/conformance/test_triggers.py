@@ -357,7 +357,7 @@ async def test_a_task_waits_for_those_it_depends_on(bench: Bench) -> None:
 
 
 async def test_tasks_that_wait_for_others_do_not_hide_those_behind_them(bench: Bench) -> None:
-    """One look may put so many aside that it finds no other; then the next one is due at once."""
+    """A look that puts aside its whole page of tasks finds no other task; the next look is due at once."""
     await ready(bench, "first", "second")
     triggers, depends_on = bench.backend.triggers, {"second": ("first",)}
     users = [f"u{n:04}" for n in range(1100)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from dataclasses import replace
 from functools import partial
@@ -22,15 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 APP = """
-import os, time, uuid
-from pathlib import Path
+import os, uuid
 from reverie import Done, Remember, Scheduler
 scheduler = Scheduler()
 
 @scheduler.handler("note")
 def note(message):
-    while "HOLD" in os.environ and not Path("go").exists():
-        time.sleep(0.01)
+    if "HOLD" in os.environ:
+        open("go").close()  # waits until the test opens the pipe, too
     memory_id = str(uuid.uuid4()) if message.content == "random" else "note-1"
     return Done(effects=[Remember(memory_id=memory_id, text="green tea")])
 """
@@ -42,6 +42,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     """A folder with the file, a link to it, and a link to the folder itself."""
     with sqlite(tmp_path) as opened:
         (tmp_path / "app.py").write_text(APP)
+        os.mkfifo(tmp_path / "go")
         (tmp_path / "link.db").symlink_to(tmp_path / "reverie.db")
         (tmp_path / "around").symlink_to(tmp_path, target_is_directory=True)
         yield opened
@@ -102,7 +103,7 @@ def test_killed_between_effects_and_settlement_and_finished_by_another_spelling(
             wait_until(lambda: scheduler.status("ann", "1")[0].status == "in_progress")
             with second(place):
                 wait_until(lambda: len(scheduler.control.workers()) == 2)
-                (place.folder / "go").touch()
+                os.close(os.open(place.folder / "go", os.O_WRONLY))
                 assert killed.wait(60) == -signal.SIGKILL
                 item = scheduler.wait("1", user_id="ann", timeout=60)
         assert (item.status, item.attempts, item.losses) == ("completed", 1, 1)
