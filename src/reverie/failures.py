@@ -29,7 +29,7 @@ class FailureKind(StrEnum):
     TRANSIENT = "transient"
     """The other side, or the way to it, is in trouble: retried after a backoff."""
     RATE_LIMITED = "rate_limited"
-    """Too many calls: retried after a backoff, not before the end of a Retry-After."""
+    """Too many calls: handed back for at least two seconds or a Retry-After, no attempt is used."""
     QUOTA = "quota"
     """The credential is used up: its label is paused, no attempt is used."""
     CREDENTIALS = "credentials"
@@ -66,7 +66,7 @@ class TransientError(WorkError):
 
 
 class RateLimitedError(WorkError):
-    """Too many calls; it is tried again after a backoff, and not before `retry_after` seconds."""
+    """Too many calls; the message is handed back for `retry_after` seconds and no attempt is used."""
 
     kind = FailureKind.RATE_LIMITED
 

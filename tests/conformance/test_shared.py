@@ -95,9 +95,31 @@ async def test_nothing_is_granted_before_the_end_of_a_retry_after(bench: Bench) 
     end = bench.clock.now() + 7000
     assert (answer.granted, answer.retry_at, answer.wait_ms) == (0, end, 7000)
     bench.clock.advance(6.999)
-    assert await acquire(bench) == Grant(now=bench.clock.now(), retry_at=end)
+    obstacle = SignalKind.RATE_LIMITED
+    assert await acquire(bench) == Grant(now=bench.clock.now(), retry_at=end, obstacle=obstacle)
     bench.clock.advance(0.001)
     assert (await acquire(bench)).granted == 1
+
+
+@pytest.mark.parametrize(
+    ("signals", "obstacle"),
+    [
+        ([FAILURE] * 3, SignalKind.FAILURE),
+        ([Signal(SignalKind.QUOTA)], SignalKind.QUOTA),
+        ([Signal(SignalKind.RATE_LIMITED, 9000)], SignalKind.RATE_LIMITED),
+    ],
+)
+async def test_an_answer_that_grants_nothing_names_the_cause(bench: Bench, signals, obstacle) -> None:
+    for signal in signals:
+        await report(bench, "", signal)
+    assert (await acquire(bench)).obstacle is obstacle
+    bench.clock.advance(30)
+    probe = await acquire(bench)
+    assert (probe.granted, probe.obstacle) == (1, None)
+    if probe.is_probe:
+        assert (await acquire(bench)).obstacle is obstacle
+        await report(bench, probe.permit, SUCCESS)
+        assert (await acquire(bench)).obstacle is None
 
 
 async def test_a_retry_after_beyond_all_bounds_is_bounded(bench: Bench) -> None:

@@ -164,12 +164,12 @@ def test_nothing_is_lost_whatever_the_model_does(
     drain(scheduler)
     assert model.taken() == {}
 
-    # It limits the rate: that is an attempt, and nobody comes back too early.
+    # It limits the rate: that is no attempt, and nobody comes back too early.
     model.mood = lambda prompt: Answer(429, {"Retry-After": "20"}, {"code": "rate_limit_exceeded"})
     clock.advance(1)
     drain(scheduler)
     assert model.taken() == dict.fromkeys(USERS, 1)
-    assert tally() == {(Status.WAITING, 1, "rate_limited")}
+    assert tally() == {(Status.WAITING, 0, "rate_limited")}
     clock.advance(19.999)
     drain(scheduler)
     assert model.taken() == {}
@@ -182,10 +182,10 @@ def test_nothing_is_lost_whatever_the_model_does(
     assert model.taken() == dict.fromkeys(USERS, 1)
     standing = items()
     assert [(standing[u].status, standing[u].attempts) for u in USERS[:4]] == [
-        (Status.WAITING, 2),
-        (Status.WAITING, 2),
-        (Status.FAILED, 2),
-        (Status.COMPLETED, 2),
+        (Status.WAITING, 1),
+        (Status.WAITING, 1),
+        (Status.FAILED, 1),
+        (Status.COMPLETED, 1),
     ]
     assert standing["user0"].error.startswith("transient: ")
     assert standing["user1"].error.startswith("transient: ")
@@ -197,10 +197,10 @@ def test_nothing_is_lost_whatever_the_model_does(
     drain(scheduler)
     assert model.taken() == {"user0": 1, "user1": 1}
     assert {u: (i.status, i.attempts) for u, i in items().items()} == {
-        "user0": (Status.COMPLETED, 3),
-        "user1": (Status.COMPLETED, 3),
-        "user2": (Status.FAILED, 2),
-        **dict.fromkeys(USERS[3:], (Status.COMPLETED, 2)),
+        "user0": (Status.COMPLETED, 2),
+        "user1": (Status.COMPLETED, 2),
+        "user2": (Status.FAILED, 1),
+        **dict.fromkeys(USERS[3:], (Status.COMPLETED, 1)),
     }
     for user in USERS:
         hits = scheduler.memory.search("says", user_id=user)

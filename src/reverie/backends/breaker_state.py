@@ -117,6 +117,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """The name for the report. Empty if there is nothing to give back, because no limit counts the calls."""
     retry_at: int | None = None
     """When nothing is granted: the earliest moment at which it is worth asking again."""
+    obstacle: SignalKind | None = None
+    """When nothing is granted: the signal that is the cause. `RATE_LIMITED` also stands for the limit."""
 
     @property
     def wait_ms(self) -> int:
@@ -145,6 +147,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Failures since the last success."""
     open_until: int | None = None
     """The breaker: None is closed; otherwise it is open until this moment, then half-open."""
+    refused: bool = False
+    """Whether the breaker is open because of a quota or a credential, not because of failures."""
     pause_ms: int = 0
     """The last pause of an open breaker."""
     limit: int | None = None
@@ -167,12 +171,14 @@ def acquire(
     state = _as_of(state, now, rules)
     probing = _probing(state)
     if state.not_before > now:
-        return state, Grant(now=now, retry_at=state.not_before)
+        return state, Grant(now=now, retry_at=state.not_before, obstacle=SignalKind.RATE_LIMITED)
     if state.open_until is not None:
+        obstacle = SignalKind.QUOTA if state.refused else SignalKind.FAILURE
         if state.open_until > now:
-            return state, Grant(now=now, retry_at=state.open_until)
+            return state, Grant(now=now, retry_at=state.open_until, obstacle=obstacle)
         if probing:
-            return state, Grant(now=now, retry_at=min(*probing, now + rules.look_again_ms))
+            look_at = min(*probing, now + rules.look_again_ms)
+            return state, Grant(now=now, retry_at=look_at, obstacle=obstacle)
         n, permit = min(n, 1), PROBE + permit
     elif rules.limiter is None:
         return state, Grant(now=now, granted=n)
@@ -182,7 +188,7 @@ def acquire(
         limit = most if state.limit is None else min(state.limit, most)
         granted = min(n, limit - sum(known.calls for known in state.permits.values()))
     if granted <= 0:
-        return state, Grant(now=now, retry_at=now + rules.look_again_ms)
+        return state, Grant(now=now, retry_at=now + rules.look_again_ms, obstacle=SignalKind.RATE_LIMITED)
     permits = {**state.permits, permit: Permit(granted, now, now + lease_ms)}
     state = msgspec.structs.replace(state, permits=permits)
     return _dated(state, now, rules), Grant(now=now, granted=granted, permit=permit)
@@ -291,7 +297,7 @@ def _limited(state: State, limit: int, rules: LimiterRules) -> State:
 
 
 def _closed(state: State) -> State:
-    return msgspec.structs.replace(state, failures=0, open_until=None, pause_ms=0)
+    return msgspec.structs.replace(state, failures=0, open_until=None, refused=False, pause_ms=0)
 
 
 def _succeeded(state: State, call: _Call, rules: Rules) -> State:
@@ -325,7 +331,8 @@ def _refused(state: State, now: int, call: _Call, signal: Signal, rules: Breaker
         pause_ms = min(state.pause_ms * 2, rules.max_pause_ms)
     else:  # one of many calls that were refused at the same time
         return msgspec.structs.replace(state, open_until=max(state.open_until, now + asked))
-    return msgspec.structs.replace(state, pause_ms=pause_ms, open_until=now + max(pause_ms, asked))
+    open_until = now + max(pause_ms, asked)
+    return msgspec.structs.replace(state, pause_ms=pause_ms, open_until=open_until, refused=True)
 
 
 def _rate_limited(state: State, now: int, call: _Call, signal: Signal, rules: Rules) -> State:

@@ -1,1 +1,1 @@
-"""Models that handlers may call: a language model and an embedder, behind one interface (`interface.py`)."""
+"""Models behind one interface (`interface.py`): embedders, rerankers, language models."""

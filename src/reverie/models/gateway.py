@@ -1,0 +1,210 @@
+"""The gateway to the language model: budgets, permits, costs, and answers that fit their schema."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from reverie.base.logs import get_logger
+from reverie.errors import InvalidSettingError
+from reverie.models.budgets import Budgets
+from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError
+from reverie.models.permits import PermitPool
+from reverie.models.settings import Price
+from reverie.models.tokens import tokens_in
+from reverie.models.usage import Spent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reverie.backends.interface import SharedState
+    from reverie.base.clock import Clock
+    from reverie.models.budgets import SpentBudget
+    from reverie.models.interface import Completion, Models
+    from reverie.models.settings import LlmSettings
+    from reverie.models.usage import Ledger
+
+__all__ = ["Gateway"]
+
+log = get_logger(__name__)
+
+ASKS = 2
+"""How often one prompt is asked, if the answer cannot be used: once, and once more to repair it."""
+WITHIN_S = 300.0
+"""Seconds that a call and its wait may take, if the caller does not say."""
+FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
+"""The fence that many models put around JSON."""
+NOTHING = Price(input=0, output=0)
+
+
+class _Call(NamedTuple):
+    """One call: its idempotency key, the run that makes it, who pays for what, and the form of the answer."""
+
+    key: str
+    run: str
+    tenant: tuple[str, str]
+    label: str
+    schema: dict[str, Any] | None
+
+
+class Gateway:
+    """Makes all calls of the language model of one process."""
+
+    def __init__(
+        self,
+        models: Models,
+        ledger: Ledger,
+        shared: SharedState,
+        settings: LlmSettings,
+        clock: Clock,
+    ) -> None:
+        self._models = models
+        self._settings = settings
+        self.ledger = ledger
+        self._budgets = Budgets(ledger, settings, clock)
+        self._permits = PermitPool(shared, settings, clock)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a language model is set up."""
+        return self._models.has_language_model
+
+    async def complete(
+        self,
+        prompt: Sequence[ChatMessage],
+        *,
+        schema: dict[str, Any] | None = None,
+        tenant: tuple[str, str],
+        label: str,
+        key: str,
+        run: str = "",
+        within_s: float = WITHIN_S,
+    ) -> Completion:
+        """The answer to a prompt; its cost is in the ledger when this returns.
+
+        `key` names the work that asks: the same prompt of the same work is the same call. `run` names the run
+        of the work, because the provider may ask money for each run in which a call is repeated. `within_s`
+        are the seconds that the caller has. With a schema, the text of the answer is JSON that fits the
+        schema.
+        """
+        if not self.has_model:
+            raise ModelMissingError("language model", "llm.preset")
+        check = _checker(schema)
+        asked = list(prompt)
+        for number in range(ASKS):
+            call = _Call(_call_key(key, prompt, schema, number), run, tenant, label, schema)
+            try:
+                return check(await self._make(call, asked, within_s))
+            except BadAnswerError as error:
+                if number + 1 == ASKS:
+                    raise
+                log.info("llm.repair", label=label, problem=error.reason)
+                asked = [*prompt, *_repair(error)]
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def budgets_spent(self) -> list[SpentBudget]:
+        """The budgets of the present day that are spent, as far as this process has met them."""
+        return self._budgets.spent()
+
+    async def close(self) -> None:
+        """Give all permits back. The gateway can be used again."""
+        await self._permits.close()
+
+    async def _make(self, call: _Call, prompt: Sequence[ChatMessage], within_s: float) -> Completion:
+        """Make one call within the budget, under a permit, and write its cost to the ledger."""
+        given, answered = sum(tokens_in(one.content) for one in prompt), self._settings.max_output_tokens
+        micros = self._micros(self._settings.model or "", given, answered)
+        wait_s = max(within_s - self._settings.timeout_s, within_s / 2)
+        async with self._budgets.reserve(call.tenant, given + answered, micros):
+            try:
+                async with self._permits.slot(wait_s):
+                    completion = await self._models.complete(
+                        prompt, schema=call.schema, idempotency_key=call.key
+                    )
+            except BadAnswerError as error:
+                if error.completion is not None:
+                    await self._write(call, error.completion)
+                raise
+            await self._write(call, completion)
+        return completion
+
+    async def _write(self, call: _Call, completion: Completion) -> None:
+        spent = Spent(
+            key=f"{call.key}-{call.run}" if call.run else call.key,
+            day=self._budgets.day,
+            user_id=call.tenant[0],
+            mem_cube_id=call.tenant[1],
+            label=call.label,
+            model=completion.model,
+            input_tokens=completion.input_tokens,
+            output_tokens=completion.output_tokens,
+            micros=self._micros(completion.model, completion.input_tokens, completion.output_tokens),
+        )
+        await self._budgets.write(spent)
+
+    def _micros(self, model: str, given: int, answered: int) -> int:
+        """The price of a call. A million tokens cost `price` units, thus one token costs `price` micros."""
+        prices = self._settings.prices
+        price = prices.get(model) or prices.get(self._settings.model or "", NOTHING)
+        return round(given * price.input + answered * price.output)
+
+
+class _NoCheck:
+    """Accepts every answer."""
+
+    def __call__(self, completion: Completion) -> Completion:
+        return completion
+
+
+class _SchemaCheck:
+    """Accepts answers that are JSON and fit a schema."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        try:
+            jsonschema = import_module("jsonschema")
+        except ImportError as error:
+            reason = f"answers by a schema need the extra 'llm' ({error}): pip install 'reverie[llm]'"
+            raise InvalidSettingError("llm.preset", "…", reason) from error
+        self._validator = jsonschema.validators.validator_for(schema)(schema)
+
+    def __call__(self, completion: Completion) -> Completion:
+        fenced = FENCE.match(completion.text)
+        text = fenced[1] if fenced else completion.text
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise BadAnswerError(f"the answer is not JSON: {error}", completion) from error
+        problem = next(iter(self._validator.iter_errors(value)), None)
+        if problem is not None:
+            reason = f"the answer does not fit the schema at {problem.json_path}: {problem.message[:500]}"
+            raise BadAnswerError(reason, completion)
+        return msgspec.structs.replace(completion, text=text)
+
+
+def _checker(schema: dict[str, Any] | None) -> _NoCheck | _SchemaCheck:
+    return _NoCheck() if schema is None else _SchemaCheck(schema)
+
+
+def _repair(error: BadAnswerError) -> list[ChatMessage]:
+    """The messages that follow the prompt, to ask for a better answer."""
+    text = (
+        f"Your last answer cannot be used: {error.reason}. Answer again, completely and without this problem."
+    )
+    wish = ChatMessage("user", text)
+    if error.completion is None or not error.completion.text.strip():
+        return [wish]
+    return [ChatMessage("assistant", error.completion.text), wish]
+
+
+def _call_key(key: str, prompt: Sequence[ChatMessage], schema: dict[str, Any] | None, number: int) -> str:
+    """The idempotency key of a call. The provider cannot read the names of users from it."""
+    asked = msgspec.json.encode([prompt, schema], order="sorted")
+    return f"{_digest(key.encode())}-{_digest(asked)}-{number}"
+
+
+def _digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()[:32]

@@ -1,0 +1,288 @@
+"""The gateway to the language model: budgets, costs, schemas and repairs, on two kinds of ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from reverie.backends.memory.breaker_state import MemorySharedState
+from reverie.failures import BudgetError, TransientError
+from reverie.memory.sqlite.store import SqliteMemoryStore
+from reverie.models.gateway import Gateway
+from reverie.models.interface import BadAnswerError, ChatMessage, Completion, ModelMissingError, Models
+from reverie.models.settings import LlmSettings
+from reverie.models.usage import Ledger, Spent, Usage, UsageQuery, VolatileLedger
+from reverie.storage.sqlite import Database
+from reverie.testing import ManualClock
+
+ANN, BOB = ("ann", "home"), ("bob", "home")
+PROMPT = [ChatMessage("user", "hello")]
+SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+DAY = "2027-01-15"
+
+
+class Model:
+    """A language model that answers from a list, then `ok`; each answer costs 10 and 5 tokens."""
+
+    def __init__(self) -> None:
+        self.script: list[str | Exception] = []
+        self.prompts: list[list[ChatMessage]] = []
+        self.keys: list[str] = []
+        self.held: asyncio.Event | None = None
+        self.asked = asyncio.Semaphore(0)
+        """Released at each call."""
+
+    async def complete(self, prompt, *, schema=None, idempotency_key=None) -> Completion:
+        self.prompts.append(list(prompt))
+        self.keys.append(idempotency_key)
+        self.asked.release()
+        if self.held is not None:
+            await self.held.wait()
+        answer = self.script.pop(0) if self.script else "ok"
+        if isinstance(answer, Exception):
+            raise answer
+        return Completion(text=answer, input_tokens=10, output_tokens=5, model="small")
+
+
+@pytest.fixture(params=["sqlite", "volatile"])
+async def ledger(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[Ledger]:
+    if request.param == "volatile":
+        yield VolatileLedger()
+        return
+    store = SqliteMemoryStore(Database(str(tmp_path / "m.db"), "normal"), clock)
+    await store.open()
+    assert isinstance(store, Ledger)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def gateway(model: Model, ledger: Ledger, clock: ManualClock) -> AsyncIterator[Gateway]:
+    settings = LlmSettings(model="small", prices={"small": {"input": 2, "output": 10}})
+    opened = new_gateway(model, ledger, clock, settings)
+    yield opened
+    await opened.close()
+
+
+def new_gateway(model: Model | None, ledger: Ledger, clock: ManualClock, settings: LlmSettings) -> Gateway:
+    return Gateway(Models(language_model=model), ledger, MemorySharedState(clock), settings, clock)
+
+
+async def ask(gateway: Gateway, *, tenant=ANN, key="ann/1", prompt="hello", schema=None) -> Completion:
+    return await gateway.complete(
+        [ChatMessage("user", prompt)], schema=schema, tenant=tenant, label="mem_read", key=key
+    )
+
+
+async def test_without_a_model_no_call_is_made(ledger: Ledger, clock: ManualClock) -> None:
+    gateway = new_gateway(None, ledger, clock, LlmSettings())
+    assert not gateway.has_model
+    with pytest.raises(ModelMissingError):
+        await ask(gateway)
+
+
+# -- costs -------------------------------------------------------------------------------------------
+
+
+async def test_the_cost_of_a_call_is_in_the_ledger_when_it_answers(gateway: Gateway, ledger: Ledger) -> None:
+    assert gateway.has_model
+    assert (await ask(gateway)).text == "ok"
+    await ask(gateway, key="ann/2")
+    await ask(gateway, tenant=BOB, key="bob/1")
+    assert await ledger.spent_on(ANN, DAY) == (30, 140)
+    assert await ledger.usage(UsageQuery(user_id="ann")) == [
+        Usage(
+            day=DAY, user_id="ann", mem_cube_id="home", label="mem_read",
+            calls=2, input_tokens=20, output_tokens=10, micros=140,
+        )
+    ]  # fmt: skip
+
+
+async def test_the_key_of_a_call(gateway: Gateway, model: Model) -> None:
+    await ask(gateway, key="ännchen/1")
+    await ask(gateway, key="ännchen/1")
+    await ask(gateway, key="ännchen/2")
+    await ask(gateway, key="ännchen/1", prompt="other")
+    first, again, other, another = model.keys
+    assert first == again
+    assert len({first, other, another}) == 3
+    assert first.isascii()
+
+
+async def test_a_call_that_is_repeated_counts_once(gateway: Gateway, ledger: Ledger) -> None:
+    await ask(gateway)
+    await ask(gateway)
+    assert await ledger.spent_on(ANN, DAY) == (15, 70)
+
+
+async def test_a_bad_answer_is_paid_too(gateway: Gateway, model: Model, ledger: Ledger) -> None:
+    half = BadAnswerError("half", Completion(text="x", input_tokens=7, output_tokens=3, model="small"))
+    model.script = [half, BadAnswerError("garbage")]
+    with pytest.raises(BadAnswerError, match="garbage"):
+        await ask(gateway)
+    assert await ledger.spent_on(ANN, DAY) == (10, 44)
+
+
+# -- schemas -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ['{"word": "tea"}', '```json\n{"word": "tea"}\n```', '```\n{"word": "tea"}```']
+)
+async def test_json_that_fits_the_schema(gateway: Gateway, model: Model, text: str) -> None:
+    model.script = [text]
+    assert (await ask(gateway, schema=SCHEMA)).text == '{"word": "tea"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("tea", "is not JSON"),
+        ('{"word": 7}', "does not fit the schema at $.word: 7 is not of type 'string'"),
+        ("[]", "does not fit the schema at $: [] is not of type 'object'"),
+    ],
+)
+async def test_a_bad_answer_is_repaired_once(
+    gateway: Gateway, model: Model, ledger: Ledger, text: str, problem: str
+) -> None:
+    model.script = [text, '{"word": "tea"}']
+    assert (await ask(gateway, schema=SCHEMA)).text == '{"word": "tea"}'
+    question, answer, wish = model.prompts[1]
+    assert (question.content, answer.content) == ("hello", text)
+    assert problem in wish.content
+    assert model.keys[0].removesuffix("-0") == model.keys[1].removesuffix("-1")
+    assert await ledger.spent_on(ANN, DAY) == (30, 140)
+
+
+async def test_a_second_bad_answer_is_a_transient_failure(gateway: Gateway, model: Model) -> None:
+    model.script = ["tea", "more tea"]
+    with pytest.raises(TransientError, match="is not JSON"):
+        await ask(gateway, schema=SCHEMA)
+    assert len(model.prompts) == 2
+
+
+# -- budgets -----------------------------------------------------------------------------------------
+
+
+async def test_a_spent_budget_of_tokens(ledger: Ledger, model: Model, clock: ManualClock) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(tokens_per_day=30))
+    for number in range(2):
+        await ask(gateway, key=f"ann/{number}")
+    with pytest.raises(BudgetError) as failed:
+        await ask(gateway, key="ann/3")
+    assert str(failed.value) == (
+        f"the tokens budget of the tenant ann/home for {DAY} (UTC) is spent: 30 of 30 tokens "
+        "(llm.tokens_per_day); its model work goes on with the next day"
+    )
+    left_s = (24 * 3600_000 - clock.now() % (24 * 3600_000)) / 1000
+    assert left_s + 1 <= failed.value.retry_after <= left_s + 10
+    (spent,) = gateway.budgets_spent()
+    assert (spent.user_id, spent.mem_cube_id, spent.day, spent.what) == ("ann", "home", DAY, "tokens")
+    assert (await ask(gateway, tenant=BOB, key="bob/1")).text == "ok"
+    clock.advance(failed.value.retry_after)
+    assert gateway.budgets_spent() == []
+    assert (await ask(gateway, key="ann/3")).text == "ok"
+    await gateway.close()
+
+
+async def test_a_spent_budget_of_money(ledger: Ledger, model: Model, clock: ManualClock) -> None:
+    prices = {"small": {"input": 2, "output": 10}}  # a call costs 70 micros
+    settings = LlmSettings(model="small", money_per_day=0.0001, tokens_per_day=None, prices=prices)
+    gateway = new_gateway(model, ledger, clock, settings)
+    for number in range(2):
+        await ask(gateway, key=f"ann/{number}")
+    with pytest.raises(BudgetError, match=r"is spent: 0\.00014 of 0\.0001 \(llm\.money_per_day\)"):
+        await ask(gateway, key="ann/3")
+    await gateway.close()
+
+
+async def test_what_other_processes_spend_counts_soon(
+    ledger: Ledger, model: Model, clock: ManualClock
+) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(tokens_per_day=100))
+    await ask(gateway, key="ann/1")
+    spent = Spent(
+        key="theirs", day=DAY, user_id="ann", mem_cube_id="home", label="x", model="m",
+        input_tokens=90, output_tokens=0,
+    )  # fmt: skip
+    await ledger.write_spent([spent])
+    clock.advance(6)
+    with pytest.raises(BudgetError, match="105 of 100"):
+        await ask(gateway, key="ann/2")
+    await gateway.close()
+
+
+async def test_calls_under_way_are_reserved_and_others_wait_for_them(
+    ledger: Ledger, model: Model, clock: ManualClock
+) -> None:
+    """Of ten calls that start together, only those begin that the budget can pay for."""
+    gateway = new_gateway(model, ledger, clock, LlmSettings(tokens_per_day=40, max_output_tokens=19))
+    model.held = asyncio.Event()
+    calls = [asyncio.create_task(ask(gateway, key=f"ann/{number}")) for number in range(10)]
+    await model.asked.acquire()
+    await model.asked.acquire()
+    assert len(model.prompts) == 2
+    model.held.set()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(one) for one in results].count(Completion) == 3
+    assert [type(one) for one in results].count(BudgetError) == 7
+    assert (await ledger.spent_on(ANN, DAY))[0] == 45
+    await gateway.close()
+
+
+async def test_no_budget_at_all(ledger: Ledger, model: Model, clock: ManualClock) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(tokens_per_day=0))
+    with pytest.raises(BudgetError, match="0 of 0 tokens"):
+        await ask(gateway)
+    assert model.prompts == []
+
+
+# -- the ledger --------------------------------------------------------------------------------------
+
+
+def spent_of(key: str, day: str = DAY, user_id: str = "ann", label: str = "x", tokens: int = 1) -> Spent:
+    return Spent(
+        key=key, day=day, user_id=user_id, mem_cube_id="home", label=label, model="m",
+        input_tokens=tokens, output_tokens=1, micros=3,
+    )  # fmt: skip
+
+
+async def test_sums_by_day_tenant_and_label(ledger: Ledger) -> None:
+    await ledger.write_spent([])
+    await ledger.write_spent([spent_of("1"), spent_of("1"), spent_of("2"), spent_of("3", label="y")])
+    await ledger.write_spent([spent_of("1"), spent_of("4", day="2027-01-16"), spent_of("5", user_id="bob")])
+    assert await ledger.spent_on(ANN, DAY) == (6, 9)
+    assert await ledger.spent_on(("nobody", "home"), DAY) == (0, 0)
+    everything = await ledger.usage(UsageQuery())
+    assert [(one.day, one.user_id, one.label, one.calls, one.tokens) for one in everything] == [
+        ("2027-01-16", "ann", "x", 1, 2),
+        (DAY, "ann", "x", 2, 4),
+        (DAY, "ann", "y", 1, 2),
+        (DAY, "bob", "x", 1, 2),
+    ]
+    assert len(await ledger.usage(UsageQuery(limit=1))) == 1
+    assert [one.day for one in await ledger.usage(UsageQuery(since="2027-01-16"))] == ["2027-01-16"]
+    assert len(await ledger.usage(UsageQuery(until=DAY, user_id="ann", mem_cube_id="home"))) == 2
+    assert await ledger.usage(UsageQuery(mem_cube_id="work")) == []
+
+
+async def test_keys_are_forgotten_after_two_days_and_sums_are_kept(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    database = Database(str(tmp_path / "m.db"), "normal")
+    store = SqliteMemoryStore(database, clock)
+    await store.open()
+    for day in (13, 14, 15, 16):
+        await store.write_spent([spent_of(str(day), day=f"2027-01-{day}")])
+    keys = await database.read(lambda connection: connection.execute("SELECT key FROM llm_calls").fetchall())
+    assert keys == [("14",), ("15",), ("16",)]
+    assert len(await store.usage(UsageQuery())) == 4
+    await store.close()
