@@ -17,10 +17,15 @@ import msgspec
 from reverie.message import MessageLimits, check_name
 
 __all__ = [
+    "Buffer",
+    "BufferDone",
     "Delete",
     "Effect",
+    "Extracted",
     "Link",
     "Move",
+    "NoteAnswer",
+    "NoteQuery",
     "Relation",
     "Remember",
     "Revise",
@@ -40,7 +45,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     item_id: str
     index: int = 0
     role: str | None = None
+    name: str | None = None
+    """The name of the speaker."""
     chat_time: str | None = None
+    """When it was said, as the client wrote it."""
+    message_id: str | None = None
+    """The id of the utterance in the client's own system."""
+    type: str = "chat"
+    """chat, doc, web, file or system."""
     info: dict[str, Any] | None = None
 
 
@@ -59,10 +71,31 @@ class Remember(_Effect, frozen=True, kw_only=True, tag="remember"):
     text: str
     kind: str = "fact"
     tier: str = "long_term"
+    type: str | None = msgspec.field(default=None, name="item_type")  # "type" names the kind of effect
+    """A finer kind, such as the tool that an observation is about."""
+    title: str | None = None
+    narrative: str | None = None
+    """A longer account, where `text` is the short one."""
+    facts: tuple[str, ...] = ()
+    concepts: tuple[str, ...] = ()
     session_id: str | None = None
+    device_id: str | None = None
+    agent_id: str | None = None
+    domain: str | None = None
+    """The field of life or work that the memory belongs to."""
     tags: tuple[str, ...] = ()
     info: dict[str, Any] | None = None
     sources: tuple[Source, ...] = ()
+    importance: float = 0.5
+    """From 0 to 1. Less important items are evicted first."""
+    valid_from: int | None = None
+    """Since when it holds, in epoch milliseconds; None: since it was learned."""
+    valid_to: int | None = None
+    """Until when it held, in epoch milliseconds; None: it still holds."""
+    expires_at: int | None = None
+    """When the item may be removed, in epoch milliseconds; None: never."""
+    learned_at: int | None = None
+    """When it was learned, in epoch milliseconds; None: when it is written."""
 
 
 class Revise(_Effect, frozen=True, kw_only=True, tag="revise"):
@@ -73,9 +106,13 @@ class Revise(_Effect, frozen=True, kw_only=True, tag="revise"):
     """The version that the handler has read."""
     text: str | None = None
     kind: str | None = None
+    title: str | None = None
     tags: tuple[str, ...] | None = None
     info: dict[str, Any] | None = None
     sources: tuple[Source, ...] | None = None
+    importance: float | None = None
+    valid_from: int | None = None
+    valid_to: int | None = None
 
 
 class Supersede(_Effect, frozen=True, kw_only=True, tag="supersede"):
@@ -118,12 +155,97 @@ class Delete(_Effect, frozen=True, kw_only=True, tag="delete"):
     version: int
 
 
-Effect = Remember | Revise | Supersede | Move | Touch | Link | Delete
+class Buffer(_Effect, frozen=True, kw_only=True, tag="buffer"):
+    """Put a text into a buffer of the message's tenant. A known id changes nothing.
+
+    A text whose memory was deleted is not put there.
+    """
+
+    buffer_id: str
+    """The id of the row. Derive it from the message."""
+    blob_id: str
+    """The id of the memory that keeps the text word for word."""
+    content: str
+    tokens: int
+    """How many tokens the content has."""
+    blob_type: str = "chat"
+    metadata: dict[str, Any] = {}
+
+
+class BufferDone(_Effect, frozen=True, kw_only=True, tag="buffer_done"):
+    """Mark rows of a buffer done, because what was in them has become memories.
+
+    A row that no longer carries the token is a conflict: the message runs again, and nothing is applied.
+    Rows whose memory was deleted meanwhile are passed over.
+    """
+
+    token: str
+    """The token of the claim."""
+    buffer_ids: tuple[str, ...]
+    blob_type: str = "chat"
+
+
+class Extracted(_Effect, frozen=True, kw_only=True, tag="extracted"):
+    """Note that items were read for facts, whether or not they held any."""
+
+    memory_ids: tuple[str, ...]
+
+
+class NoteQuery(_Effect, frozen=True, kw_only=True, tag="note_query"):
+    """Keep a query among the last ones of the tenant."""
+
+    query_id: str
+    """The item_id of the message that brings the query."""
+    query: str
+    session_id: str | None = None
+    found: tuple[str, ...] = ()
+    """The memories that a search has found for it."""
+
+
+class NoteAnswer(_Effect, frozen=True, kw_only=True, tag="note_answer"):
+    """Keep the answer to a query that is still kept."""
+
+    answer: str
+    query_id: str | None = None
+    """None: the last query of the session that has no answer yet."""
+    session_id: str | None = None
+    used: tuple[str, ...] = ()
+    """The memories that the answer has used."""
+
+
+Effect = (
+    Remember
+    | Revise
+    | Supersede
+    | Move
+    | Touch
+    | Link
+    | Delete
+    | Buffer
+    | BufferDone
+    | Extracted
+    | NoteQuery
+    | NoteAnswer
+)
 """Every kind of effect. A new kind is added here and to each store's table of writers."""
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(Effect)
-_NAMES = ("memory_id", "successor", "source_id", "target_id", "session_id", "kind", "tier")
+_NAMES = (
+    "buffer_id",
+    "blob_id",
+    "memory_id",
+    "successor",
+    "source_id",
+    "target_id",
+    "session_id",
+    "kind",
+    "tier",
+)
 _NAMES_OF = {kind: [name for name in _NAMES if name in kind.__struct_fields__] for kind in KINDS}
 """Kind of effect → its fields that hold an id or a name."""
+
+
+_DECODER = msgspec.json.Decoder(Effect)
+"""Built once: to build a decoder of all kinds takes longer than to decode an effect."""
 
 
 def check_effect(effect: Any, limits: MessageLimits) -> None:
@@ -134,4 +256,4 @@ def check_effect(effect: Any, limits: MessageLimits) -> None:
         value = getattr(effect, name)
         if value is not None:
             check_name(name, value, limits)
-    msgspec.json.decode(msgspec.json.encode(effect), type=Effect)
+    _DECODER.decode(msgspec.json.encode(effect))

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.message import derived_id
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,7 +19,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     content: str
     role: str = "user"
+    name: str | None = None
+    """The name of the speaker: a search that names the speaker raises their turns."""
     chat_time: str | None = None
+    """When it was said, in words or as a date."""
+    message_id: str | None = None
+    """The id of the utterance in the client's own system."""
 
 
 def write_turns(turns: Sequence[Turn]) -> str:
@@ -39,4 +42,4 @@ def read_turns(content: str) -> list[Turn]:
 
 def memory_id_of(message: Message, index: int) -> str:
     """The id of the memory that turn `index` of a message becomes; known before the memory is written."""
-    return derived_id(message.user_id, message.item_id, index)
+    return f"{message.item_id}.{index}"

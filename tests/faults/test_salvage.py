@@ -16,6 +16,7 @@ from reverie.assembly import ROOMS
 from reverie.backends.views import LabelState
 from reverie.errors import CorruptDatabaseError, SalvageError
 from reverie.storage.salvage import salvage
+from support.agreement import assert_agreement
 from support.places import Place
 
 from .conftest import Bench
@@ -51,7 +52,7 @@ def spoil_table(path: Path, name: str) -> None:
 
 def test_the_steps_of_the_error_bring_the_work_back(used: Bench, tmp_path: Path) -> None:
     used.scheduler.open()
-    spoil(used.path, 0.6, 0.8)
+    spoil(used.path, 0.75, 0.9)
     with pytest.raises(CorruptDatabaseError) as found:
         read_all(used)
     used.scheduler.close()  # (1)
@@ -79,7 +80,7 @@ def test_the_steps_of_the_error_bring_the_work_back(used: Bench, tmp_path: Path)
         used.wait(5000)
         kept = used.rows("SELECT user_id, id, text FROM memory_items WHERE id LIKE 'note-1%' LIMIT 20")
         for user, name, text in kept:
-            hits = used.scheduler.memory.search(text, user_id=user)
+            hits = used.scheduler.memory.search(text, user_id=user, note=False)
             assert name in [hit.item.id for hit in hits]
     assert used.rows("SELECT count(*) FROM pending_messages WHERE status <> 'completed'") == [(0,)]
     assert used.rows("SELECT sum(running) FROM lanes") == [(0,)]
@@ -87,7 +88,21 @@ def test_the_steps_of_the_error_bring_the_work_back(used: Bench, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "table", ["lanes", "queue_counters", "label_counts", "schema_versions", "memory_words_data", "inbox"]
+    "table",
+    [
+        "lanes",
+        "queue_counters",
+        "label_counts",
+        "schema_versions",
+        "inbox",
+        "memory_postings",
+        "memory_cards",
+        "memory_bits",
+        "memory_shelves",
+        "memory_tenants",
+        "memory_state",
+        "memory_unindexed",
+    ],
 )
 def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path, table) -> None:
     spoil_table(used.path, table)
@@ -101,8 +116,10 @@ def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path
         ]
     with used.scheduler:
         used.wait(*WAITING)
-        assert used.scheduler.memory.search("7", user_id="u1")[0].item.id == "note-7"
+        assert used.scheduler.memory.search("7", user_id="u1", note=False)[0].item.id == "note-7"
     used.assert_each_once(*DONE, *WAITING)
+    used.scheduler.close()
+    assert_agreement(used.path)
 
 
 def test_a_healthy_file_is_copied_whole(used: Bench, tmp_path: Path) -> None:

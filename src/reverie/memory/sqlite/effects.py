@@ -1,88 +1,153 @@
 """Writing effects into the tables of memory, inside the transaction that settles their message.
 
-`WRITERS` is the one table of effect kind → writer. `prepare_words` splits texts into words before the
-transaction, off the thread that writes.
+`WRITERS` is the one table of effect kind → writer. The index of the changed items is written along, by
+`index.py`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from reverie.effect import Delete, Link, Move, Remember, Revise, Supersede, Touch
+from reverie.effect import (
+    Buffer,
+    BufferDone,
+    Delete,
+    Extracted,
+    Link,
+    Move,
+    NoteAnswer,
+    NoteQuery,
+    Remember,
+    Revise,
+    Source,
+    Supersede,
+    Touch,
+)
 from reverie.errors import VersionConflictError
-from reverie.memory.words import index_words
+from reverie.memory.prepare import Indexable, speaker_of
+from reverie.memory.sqlite import buffers
+from reverie.memory.sqlite.conversation import extracted, note_answer, note_query
+from reverie.memory.sqlite.index import Entry, tenant_of
+from reverie.memory.sqlite.new_items import ARCHIVE, IMPORTANCE_MS, EffectGroup, NewItem
+from reverie.memory.sqlite.rows import to_json
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import apsw
 
     from reverie.effect import Effect
+    from reverie.memory.interface import ForgetTurn, Tenant
+    from reverie.memory.prepare import Prepared
+    from reverie.memory.sqlite.index import Index, Makers
     from reverie.message import Message
 
-__all__ = ["WRITERS", "apply_effects", "prepare_words", "to_json"]
+    EffectsOf = tuple[Message, Sequence[Effect], Prepared | None]
+    """A message, its effects, and what was prepared for them."""
+
+__all__ = ["WRITERS", "EffectWriter", "adopt", "known_of"]
 
 SQL = load_queries(__package__ or "", "effects.sql")
 
 
-def prepare_words(effects: Iterable[Effect]) -> dict[str, str]:
-    """New text → its index words."""
-    texts = [effect.text for effect in effects if isinstance(effect, Remember | Revise)]
-    return {text: index_words(text) for text in texts if isinstance(text, str)}
+class EffectWriter:
+    """Writes the effects of messages. One object serves all transactions of a store."""
 
+    def __init__(
+        self,
+        makers: Makers,
+        limits: Mapping[str, int],
+        *,
+        on_unindexed: Callable[[], None],
+        forget_turn: ForgetTurn | None = None,
+    ) -> None:
+        """`limits` maps a tier to the most items of a tenant in it.
 
-def apply_effects(
-    connection: apsw.Connection,
-    message: Message,
-    effects: Sequence[Effect],
-    prepared: Mapping[str, str] | None,
-    now: int,
-) -> None:
-    """Write the effects of one message, inside the transaction that the connection is in.
+        `on_unindexed` is called when an item is left to the indexer, before that is committed. `forget_turn`
+        removes the words of a deleted turn from a queue in the same file.
+        """
+        self.makers = makers
+        self.limits = limits
+        self.on_unindexed = on_unindexed
+        self.forget_turn = forget_turn
 
-    `VersionConflictError` if an item has another version than the handler has read; ValueError if an effect
-    cannot be written. After an error, the caller must roll back what was written so far.
-    """
-    step = EffectStep(connection, message, prepared or {}, now)
-    for effect in effects:
-        WRITERS[type(effect)](step, effect)
+    def write(self, connection: apsw.Connection, messages: Sequence[EffectsOf], now: int) -> None:
+        """Write the effects of messages, in their order, inside the transaction that the connection is in.
+
+        `VersionConflictError` if an item has another version than the handler has read; ValueError if an
+        effect cannot be written. After an error, the caller must roll back what was written so far, of all of
+        these messages.
+        """
+        group = EffectGroup(self, connection, now)
+        for message, effects, prepared in messages:
+            step = EffectStep(group, message, prepared)
+            for effect in effects:
+                if type(effect) not in COLLECTED:
+                    group.write_new()  # the effect may concern them
+                WRITERS[type(effect)](step, effect)
+        group.write_new()
 
 
 class EffectStep:
     """The effects of one message while they are written."""
 
-    def __init__(
-        self, connection: apsw.Connection, message: Message, prepared: Mapping[str, str], now: int
-    ) -> None:
-        self._connection = connection
-        self._prepared = prepared
+    def __init__(self, group: EffectGroup, message: Message, prepared: Prepared | None) -> None:
+        self._connection = group.connection
+        self._writer = group.writer
+        self.group = group
+        self.index = group.index
+        self.prepared = prepared
         self.message = message
-        self.tenant = {"user_id": message.user_id, "project_id": message.mem_cube_id}
-        self.now = now
-        self._changed: set[str] = set()
-        """Items that this message has already changed: their new version is no conflict."""
+        self.owner: Tenant = (message.user_id, message.mem_cube_id)
+        self.now = group.now
+        self._tenant: int | None = None
+        self._changed: dict[str, int] = {}
+        """Item that this message has already changed → its version before: both versions are no conflict."""
+        self.unwritten: set[str] = set()
+        """Items of this message that were not written, because they were deleted before."""
+
+    @property
+    def always(self) -> dict[str, Any]:
+        """What every statement may need."""
+        return {
+            "user_id": self.message.user_id,
+            "project_id": self.message.mem_cube_id,
+            "now": self.now,
+            "importance_ms": IMPORTANCE_MS,
+        }
+
+    @property
+    def tenant(self) -> int:
+        """The number of the message's tenant."""
+        if self._tenant is None:
+            self._tenant = self.group.tenant(self.owner)
+        return self._tenant
 
     def rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
         """Run one statement for an item of the message's tenant."""
-        return self._connection.execute(SQL[statement], self.tenant | {"now": self.now} | bindings).fetchall()
+        return self.run(SQL[statement], **bindings)
+
+    def run(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
+        """Run the text of a statement; user_id, project_id and the time are bound."""
+        return self._connection.execute(statement, self.always | bindings).fetchall()
 
     def check_version(self, memory_id: str, version: int) -> int:
         """The row number of an item; `VersionConflictError` if its version is not the one that was read."""
         rows = self.rows("version_of", id=memory_id)
         found = rows[0][1] if rows else None
-        if found is None or (found != version and memory_id not in self._changed):
+        if found is None or version not in {found, self._changed.get(memory_id)}:
             raise VersionConflictError(memory_id, version, found)
-        self._changed.add(memory_id)
         seq: int = rows[0][0]
+        self._note_change(seq)
         return seq
 
-    def index(self, seq: int, text: str) -> None:
-        """Index an item by the words of a text."""
-        words = self._prepared.get(text)
-        self.rows("insert_words", seq=seq, words=index_words(text) if words is None else words)
+    def _note_change(self, seq: int) -> None:
+        """Remember the version of an item that is about to be changed."""
+        ((memory_id, version),) = self.rows("id_of", seq=seq)
+        self._changed.setdefault(memory_id, version)
 
     def check_known(self, *memory_ids: str) -> None:
         """Refuse an effect that names an item which the tenant does not have."""
@@ -90,78 +155,210 @@ class EffectStep:
         if self.rows("count_items", ids=to_json(list(wanted)))[0][0] != len(wanted):
             raise ValueError(f"there is no memory {' or '.join(map(repr, memory_ids))} of this tenant")
 
+    def is_deleted(self, memory_id: str) -> bool:
+        """Whether an item with this id was deleted."""
+        return bool(self.rows("is_deleted", id=memory_id))
+
+    def known(self, seq: int) -> Known:
+        """An item, its tier and its successor. An item of an earlier version is indexed first."""
+        row = self.rows("known", seq=seq)[0]
+        if row[1] is None:
+            adopt(self._connection, self.index, row, self.prepared)
+            row = self.rows("known", seq=seq)[0]
+        return known_of(row)
+
+    def move(self, seq: int, tier: str) -> None:
+        """Write the tier of an item, and the counts of both tiers."""
+        item = self.known(seq)
+        self.rows("keep_version", seq=seq, change="move")
+        self.rows("move", seq=seq, tier=tier)
+        if item.successor is None and tier != item.tier:
+            self.index.count(item.entry.tenant, item.tier, -1)
+            self.index.move(seq, past=tier == ARCHIVE)
+            self.add_to_tier(item.entry.tenant, tier)
+
+    def add_to_tier(self, tenant: int, tier: str) -> None:
+        """Count an item in a tier, and evict others if the tier is over its limit."""
+        self.index.count(tenant, tier, 1)
+        self.evict(tenant, tier)
+
+    def evict(self, tenant: int, tier: str) -> None:
+        """Archive the items of least worth of a tier that is over its limit."""
+        limit = self._writer.limits.get(tier)
+        if limit is None:
+            return
+        excess = self.index.counts_of([tenant]).get((tenant, tier), 0) - limit
+        if excess > 0:
+            for (seq,) in self.rows("least_worth", tenant=tenant, tier=tier, limit=excess):
+                self._note_change(seq)
+                self.move(seq, ARCHIVE)
+
+    def remove(self, seq: int, memory_id: str) -> None:
+        """Remove an item and every trace of its text, and keep its id from being written again.
+
+        An item that it was merged into contains its text. That item is removed, too, and the other items that
+        were merged come back. So is an item that was derived from nothing else.
+        """
+        item = self.known(seq)
+        derived = [
+            (other, name)
+            for other, name, others in self.rows("derived_items", id=memory_id)
+            if not others or name == item.successor
+        ]
+        if item.successor is None:
+            self.index.count(item.entry.tenant, item.tier, -1)
+        self.index.remove(seq)
+        if item.entry.texts.speaker is not None:
+            self.index.forget_name(item.entry.tenant, item.entry.texts.speaker)
+        if self.rows("has_old_index"):
+            self.rows("delete_old_words", seq=seq)
+        for statement in ("delete_item", "delete_unindexed"):  # before others come back and may evict it
+            self.rows(statement, seq=seq)
+        for (merged,) in self.rows("merged_items", id=memory_id):
+            self._revive(merged)
+        self.bury(memory_id)
+        for other, name in derived:
+            if self.rows("text_of", id=name):
+                self.remove(other, name)
+
+    def bury(self, memory_id: str) -> None:
+        """Remove what is kept under an id besides its item, and keep the id from being written again."""
+        for statement in ("delete_links", "delete_versions", "delete_buffered", "bury_id"):
+            self.rows(statement, id=memory_id)
+        item_id, _, turn = memory_id.rpartition(".")
+        if self._writer.forget_turn is not None and item_id and turn.isascii() and turn.isdigit():
+            self._writer.forget_turn(self._connection, self.message.user_id, item_id, int(turn))
+
+    def _revive(self, seq: int) -> None:
+        """Let an item take its place again that another one had taken."""
+        self._note_change(seq)
+        self.rows("revive", seq=seq)
+        item = self.known(seq)
+        self.index.move(seq, past=item.tier == ARCHIVE)
+        self.add_to_tier(item.entry.tenant, item.tier)
+
+
+class Known(NamedTuple):
+    """What the index and the counts need to know of an item."""
+
+    entry: Entry
+    tier: str
+    successor: str | None
+    """The item that has superseded it; a superseded item counts in no tier."""
+
+
+def known_of(row: tuple[Any, ...]) -> Known:
+    """The item of a row of `known`."""
+    seq, tenant, tier, successor, session, kind, held_at, importance, *texts = row
+    text, title, narrative, facts, sources, when = texts
+    speaker = speaker_of(_decode_sources(sources))
+    indexable = Indexable(text, title, narrative, _decode_facts(facts) if facts else (), speaker, when)
+    is_past = successor is not None or tier == ARCHIVE
+    return Known(Entry(seq, tenant, is_past, session, kind, held_at, importance, indexable), tier, successor)
+
+
+def adopt(connection: apsw.Connection, index: Index, row: tuple[Any, ...], prepared: Prepared | None) -> None:
+    """Count and index an item that an earlier version has written; `row` is its row of `known`."""
+    item = known_of(row)
+    rows: list[tuple[Any, ...]] = connection.execute(SQL["tenant_of"], (item.entry.seq,)).fetchall()
+    ((user_id, cube),) = rows
+    tenant = tenant_of(connection, user_id, cube)
+    bindings = {"seq": item.entry.seq, "tenant": tenant, "importance_ms": IMPORTANCE_MS}
+    connection.execute(SQL["adopt"], bindings)
+    index.put(item.entry._replace(tenant=tenant), prepared)
+    if item.successor is None:
+        index.count(tenant, item.tier, 1)
+
 
 def remember(step: EffectStep, effect: Remember) -> None:
-    """Write one new item and its words; a known id with the same text changes nothing."""
-    rows = step.rows(
-        "insert_item",
-        id=effect.memory_id,
-        server_session_id=effect.session_id or step.message.session_id,
-        kind=effect.kind,
-        tier=effect.tier,
-        text=effect.text,
-        tags=to_json(effect.tags),
-        info=_json_or_null(effect.info),
-        sources=to_json(effect.sources),
-    )
-    if rows:
-        step.index(rows[0][0], effect.text)
-        return
-    known = step.rows("text_of", id=effect.memory_id)
-    if known and known[0] != (step.message.mem_cube_id, effect.text):
-        raise ValueError(f"the memory id {effect.memory_id!r} is taken by another text or cube")
+    """Let a new item wait until the new items of its group are written."""
+    step.group.new.append(NewItem(step, effect))
 
 
 def revise(step: EffectStep, effect: Revise) -> None:
-    """Change the given fields of an item; a new text is indexed in place of the old one."""
+    """Change the given fields of an item, keep what it was, and index it anew."""
+    if effect.memory_id in step.unwritten:
+        return
     seq = step.check_version(effect.memory_id, effect.version)
+    step.known(seq)
+    step.rows("keep_version", seq=seq, change="revise")
     step.rows(
         "revise",
         seq=seq,
         text=effect.text,
         kind=effect.kind,
+        title=effect.title,
         tags=_json_or_null(effect.tags),
         info=_json_or_null(effect.info),
         sources=_json_or_null(effect.sources),
+        importance=effect.importance,
+        valid_from=effect.valid_from,
+        valid_to=effect.valid_to,
     )
-    if effect.text is not None:
-        step.rows("delete_words", seq=seq)
-        step.index(seq, effect.text)
+    entry = step.known(seq).entry
+    if any(part is not None for part in (effect.text, effect.title, effect.sources, effect.valid_from)):
+        step.index.put(entry, step.prepared, step.index.remove(seq))
+    else:
+        step.index.note(seq, entry.kind, entry.held_at, entry.importance)
 
 
 def supersede(step: EffectStep, effect: Supersede) -> None:
     """Let the successor take the place of an item, and link the successor to it."""
+    if {effect.memory_id, effect.successor} & step.unwritten:
+        return
     seq = step.check_version(effect.memory_id, effect.version)
     step.check_known(effect.successor)
-    if effect.successor == effect.memory_id:
-        raise ValueError(f"the memory {effect.memory_id!r} cannot supersede itself")
-    step.rows("supersede", seq=seq, successor=effect.successor)
+    later: str | None = effect.successor
+    held_at = None
+    while later is not None:  # a circle of successors would have no end
+        if later == effect.memory_id:
+            raise ValueError(f"the memory {effect.memory_id!r} cannot supersede itself")
+        rows = step.rows("successor_of", id=later)
+        held_at = rows[0][2] if held_at is None else held_at
+        later = rows[0][1] if rows else None
+    item = step.known(seq)
+    if item.successor is None:
+        step.index.count(item.entry.tenant, item.tier, -1)
+    step.rows("keep_version", seq=seq, change="supersede")
+    step.rows("supersede", seq=seq, successor=effect.successor, held_at=held_at)
+    step.index.move(seq, past=True)
     step.rows("link", source_id=effect.successor, relation="supersedes", target_id=effect.memory_id)
 
 
 def move(step: EffectStep, effect: Move) -> None:
     """Write the tier of an item."""
-    step.rows("move", seq=step.check_version(effect.memory_id, effect.version), tier=effect.tier)
+    if effect.memory_id in step.unwritten:
+        return
+    step.move(step.check_version(effect.memory_id, effect.version), effect.tier)
 
 
 def touch(step: EffectStep, effect: Touch) -> None:
     """Count an access."""
     step.rows("touch", id=effect.memory_id)
+    step.rows("touch_card", id=effect.memory_id)
 
 
 def link(step: EffectStep, effect: Link) -> None:
     """Write a link between two items of the tenant."""
+    if {effect.source_id, effect.target_id} & step.unwritten:
+        return
+    if step.is_deleted(effect.source_id) or step.is_deleted(effect.target_id):
+        return  # deleted after the handler has read it
     step.check_known(effect.source_id, effect.target_id)
     step.rows("link", source_id=effect.source_id, relation=effect.relation, target_id=effect.target_id)
 
 
 def delete(step: EffectStep, effect: Delete) -> None:
-    """Remove an item with its words and links, and keep its id from being written again."""
-    seq = step.check_version(effect.memory_id, effect.version)
-    step.rows("delete_words", seq=seq)
-    step.rows("delete_links", id=effect.memory_id)
-    step.rows("delete_item", seq=seq)
-    step.rows("bury_id", id=effect.memory_id)
+    """Remove an item, and keep its id from being written again.
+
+    Version 0 deletes an item that is not written yet: its id is kept from being written at all.
+    """
+    if effect.memory_id in step.unwritten:
+        return
+    if effect.version == 0 and not step.rows("text_of", id=effect.memory_id):
+        step.bury(effect.memory_id)
+    else:
+        step.remove(step.check_version(effect.memory_id, effect.version), effect.memory_id)
 
 
 WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
@@ -172,14 +369,20 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
     Touch: touch,
     Link: link,
     Delete: delete,
+    Buffer: buffers.collect_row,
+    BufferDone: buffers.finish_rows,
+    Extracted: extracted,
+    NoteQuery: note_query,
+    NoteAnswer: note_answer,
 }
 """Effect kind → its writer. A new kind of effect adds an entry."""
-
-
-def to_json(value: Any) -> str:
-    """A value as JSON text."""
-    return msgspec.json.encode(value).decode()
+COLLECTED = frozenset({Remember, Buffer})
+"""Kinds whose effects wait until many of them can be written together."""
 
 
 def _json_or_null(value: Any) -> str | None:
     return None if value is None else to_json(value)
+
+
+_decode_sources = msgspec.json.Decoder(tuple[Source, ...]).decode
+_decode_facts = msgspec.json.Decoder(tuple[str, ...]).decode

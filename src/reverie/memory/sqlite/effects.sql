@@ -1,18 +1,36 @@
--- name: insert_item
-INSERT INTO memory_items (
-  user_id, id, project_id, server_session_id, kind, tier, text, tags, info, sources,
-  created_at_epoch, updated_at_epoch
+-- name: last_seq
+SELECT coalesce(max(seq), 0) FROM memory_items
+
+-- name: insert_items
+-- Followed by the values of each item, and `insert_items_end`. An item is left out if its id is known or was deleted, or
+-- if all turns that it comes from were. Rows of NULL, which only fill the statement up, are skipped. No rows are
+-- returned, because each would cost a switch of threads.
+WITH given (
+  seq, user_id, id, project_id, tenant, server_session_id, kind, tier, type, title, narrative, facts, concepts,
+  device_id, agent_id, domain, text, tags, info, sources, importance, valid_from_epoch, valid_to_epoch,
+  expires_at_epoch, created_at_epoch, updated_at_epoch, worth_epoch
+) AS (VALUES
+
+-- name: insert_items_end
 )
-SELECT :user_id, :id, :project_id, :server_session_id, :kind, :tier, :text, :tags, :info, :sources, :now, :now
-WHERE NOT EXISTS (SELECT 1 FROM memory_tombstones WHERE user_id = :user_id AND id = :id)
+INSERT INTO memory_items (
+  seq, user_id, id, project_id, tenant, server_session_id, kind, tier, type, title, narrative, facts, concepts,
+  device_id, agent_id, domain, text, tags, info, sources, importance, valid_from_epoch, valid_to_epoch,
+  expires_at_epoch, created_at_epoch, updated_at_epoch, worth_epoch
+)
+SELECT * FROM given AS g
+WHERE g.seq IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM memory_tombstones AS t WHERE t.user_id = g.user_id AND t.id = g.id)
+  AND (g.sources = '[]' OR NOT EXISTS (SELECT 1 FROM memory_tombstones AS t WHERE t.user_id = g.user_id) OR EXISTS (
+    SELECT 1 FROM json_each(g.sources) AS source WHERE NOT EXISTS (
+      SELECT 1 FROM memory_tombstones AS t
+      WHERE t.user_id = g.user_id AND t.id = (source.value ->> 'item_id') || '.' || (source.value ->> 'index')
+    )
+  ))
 ON CONFLICT (user_id, id) DO NOTHING
-RETURNING seq
 
--- name: insert_words
-INSERT INTO memory_words (rowid, words) VALUES (:seq, :words)
-
--- name: delete_words
-DELETE FROM memory_words WHERE rowid = :seq
+-- name: seqs_after
+SELECT json_group_array(seq) FROM memory_items WHERE seq > ?
 
 -- name: text_of
 SELECT project_id, text FROM memory_items WHERE user_id = :user_id AND id = :id
@@ -20,22 +38,72 @@ SELECT project_id, text FROM memory_items WHERE user_id = :user_id AND id = :id
 -- name: version_of
 SELECT seq, version FROM memory_items WHERE user_id = :user_id AND project_id = :project_id AND id = :id
 
+-- name: id_of
+SELECT id, version FROM memory_items WHERE seq = :seq
+
+-- name: known
+-- What the index and the counts need to know of an item.
+SELECT seq, tenant, tier, superseded_by, server_session_id, kind, coalesce(valid_from_epoch, created_at_epoch),
+  importance, text, title, narrative, facts, sources, valid_from_epoch
+FROM memory_items WHERE seq = :seq
+
+-- name: tenant_of
+SELECT user_id, project_id FROM memory_items WHERE seq = ?
+
+-- name: adopt
+UPDATE memory_items
+SET tenant = :tenant, worth_epoch = CASE WHEN superseded_by IS NULL
+  THEN coalesce(accessed_at_epoch, created_at_epoch) + CAST(importance * :importance_ms AS INTEGER) END
+WHERE seq = :seq
+
+-- name: keep_version
+INSERT OR REPLACE INTO memory_versions (user_id, id, version, text, kind, tier, change, changed_at_epoch)
+SELECT user_id, id, version, text, kind, tier, :change, :now FROM memory_items WHERE seq = :seq
+
 -- name: revise
 UPDATE memory_items
-SET text = coalesce(:text, text), kind = coalesce(:kind, kind), tags = coalesce(:tags, tags),
-    info = coalesce(:info, info), sources = coalesce(:sources, sources),
+SET text = coalesce(:text, text), kind = coalesce(:kind, kind), title = coalesce(:title, title),
+    tags = coalesce(:tags, tags), info = coalesce(:info, info), sources = coalesce(:sources, sources),
+    importance = coalesce(:importance, importance), valid_from_epoch = coalesce(:valid_from, valid_from_epoch),
+    valid_to_epoch = coalesce(:valid_to, valid_to_epoch),
+    worth_epoch = worth_epoch + CAST((coalesce(:importance, importance) - importance) * :importance_ms AS INTEGER),
     version = version + 1, updated_at_epoch = :now
 WHERE seq = :seq
 
+-- name: successor_of
+SELECT seq, superseded_by, coalesce(valid_from_epoch, created_at_epoch) FROM memory_items
+WHERE user_id = :user_id AND project_id = :project_id AND id = :id
+
 -- name: supersede
-UPDATE memory_items SET superseded_by = :successor, version = version + 1, updated_at_epoch = :now WHERE seq = :seq
+UPDATE memory_items
+SET superseded_by = :successor, valid_to_epoch = coalesce(
+      valid_to_epoch, max(:held_at, coalesce(valid_from_epoch, created_at_epoch))
+    ),
+    worth_epoch = NULL, version = version + 1, updated_at_epoch = :now
+WHERE seq = :seq
+
+-- name: revive
+UPDATE memory_items
+SET superseded_by = NULL, valid_to_epoch = NULL, version = version + 1, updated_at_epoch = :now,
+    worth_epoch = :now + CAST(importance * :importance_ms AS INTEGER)
+WHERE seq = :seq
 
 -- name: move
 UPDATE memory_items SET tier = :tier, version = version + 1, updated_at_epoch = :now WHERE seq = :seq
 
+-- name: least_worth
+SELECT seq FROM memory_items WHERE tenant = :tenant AND tier = :tier AND worth_epoch IS NOT NULL
+ORDER BY worth_epoch LIMIT :limit
+
 -- name: touch
-UPDATE memory_items SET access_count = access_count + 1, accessed_at_epoch = :now
+UPDATE memory_items
+SET access_count = access_count + 1, accessed_at_epoch = :now,
+    worth_epoch = CASE WHEN worth_epoch IS NOT NULL THEN :now + CAST(importance * :importance_ms AS INTEGER) END
 WHERE user_id = :user_id AND project_id = :project_id AND id = :id
+
+-- name: touch_card
+UPDATE memory_cards SET uses = uses + 1
+WHERE seq = (SELECT seq FROM memory_items WHERE user_id = :user_id AND project_id = :project_id AND id = :id)
 
 -- name: link
 INSERT INTO memory_links (user_id, source_id, relation, target_id, created_at_epoch)
@@ -46,11 +114,46 @@ ON CONFLICT DO NOTHING
 SELECT count(*) FROM memory_items
 WHERE user_id = :user_id AND project_id = :project_id AND id IN (SELECT value FROM json_each(:ids))
 
+-- name: derived_items
+-- The items that were derived from an item, and how many other sources of each are left.
+SELECT i.seq, i.id, (
+  SELECT count(*) FROM memory_links AS other
+  WHERE other.user_id = :user_id AND other.source_id = i.id AND other.relation = 'derived_from'
+    AND other.target_id <> :id
+)
+FROM memory_links AS l CROSS JOIN memory_items AS i ON i.user_id = l.user_id AND i.id = l.source_id
+WHERE l.user_id = :user_id AND l.target_id = :id AND l.relation = 'derived_from'
+
+-- name: merged_items
+-- The items that were merged into one: it has superseded them, and is derived from them.
+SELECT i.seq FROM memory_links AS l
+  CROSS JOIN memory_items AS i ON i.user_id = l.user_id AND i.id = l.target_id AND i.superseded_by = l.source_id
+WHERE l.user_id = :user_id AND l.source_id = :id AND l.relation = 'derived_from'
+
+-- name: has_old_index
+-- Another process may remove the old index at any time.
+SELECT 1 FROM memory_state WHERE name = 'old_index'
+
+-- name: delete_old_words
+DELETE FROM memory_words WHERE rowid = :seq
+
 -- name: delete_item
 DELETE FROM memory_items WHERE seq = :seq
+
+-- name: delete_unindexed
+DELETE FROM memory_unindexed WHERE seq = :seq
 
 -- name: delete_links
 DELETE FROM memory_links WHERE user_id = :user_id AND (source_id = :id OR target_id = :id)
 
+-- name: delete_versions
+DELETE FROM memory_versions WHERE user_id = :user_id AND id = :id
+
+-- name: delete_buffered
+DELETE FROM buffer_zone WHERE user_id = :user_id AND blob_id = :id
+
 -- name: bury_id
 INSERT INTO memory_tombstones (user_id, id, deleted_at_epoch) VALUES (:user_id, :id, :now) ON CONFLICT DO NOTHING
+
+-- name: is_deleted
+SELECT 1 FROM memory_tombstones WHERE user_id = :user_id AND id = :id

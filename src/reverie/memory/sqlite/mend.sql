@@ -1,5 +1,10 @@
--- name: texts
-SELECT seq, text FROM memory_items
+-- name: old_index
+DROP TABLE IF EXISTS memory_words
 
--- name: index_text
-INSERT INTO memory_words (rowid, words) VALUES (:seq, :words)
+-- name: forget_index
+UPDATE memory_items SET tenant = NULL
+
+-- name: items
+SELECT seq, tenant, tier, superseded_by, server_session_id, kind, coalesce(valid_from_epoch, created_at_epoch),
+  importance, text, title, narrative, facts, sources, valid_from_epoch
+FROM memory_items ORDER BY seq

@@ -1,72 +1,36 @@
--- name: enter_inbox
--- The first row of an acceptance wins. It is replaced by a later acceptance of the id, or if it was closed by a worker
--- that had lost the message, or before a person requeued the message. A row of an earlier version does not know its
--- acceptance, which was before `applied_at_epoch`, give or take what the clocks of queue and store may differ.
-INSERT INTO inbox (
-  user_id, item_id, submitted_at_epoch, fingerprint, closed, losses, requeues, follow_ups, applied_at_epoch
-)
-VALUES (:user_id, :item_id, :submitted_at, :fingerprint, :closed, :losses, :requeues, :follow_ups, :now)
-ON CONFLICT (user_id, item_id) DO UPDATE
-SET submitted_at_epoch = excluded.submitted_at_epoch, fingerprint = excluded.fingerprint, closed = excluded.closed,
-    losses = excluded.losses, requeues = excluded.requeues, follow_ups = excluded.follow_ups,
-    applied_at_epoch = excluded.applied_at_epoch
-WHERE excluded.submitted_at_epoch > coalesce(inbox.submitted_at_epoch, inbox.applied_at_epoch + :clock_difference)
-  OR (
-    coalesce(excluded.submitted_at_epoch >= inbox.submitted_at_epoch, true)
-    AND (
-      inbox.fingerprint <> excluded.fingerprint
-      OR (inbox.closed AND (excluded.requeues, excluded.losses) > (inbox.requeues, inbox.losses))
-    )
-  )
-RETURNING 1
-
--- name: use_inbox
--- Reads the row that has won, and keeps it from being pruned for as long again. `is_later`: the row belongs to a later
--- acceptance of the id.
-UPDATE inbox SET applied_at_epoch = max(applied_at_epoch, :now)
-WHERE user_id = :user_id AND item_id = :item_id
-RETURNING closed, follow_ups, coalesce(submitted_at_epoch > :submitted_at, false) AS is_later
-
--- name: old_entries
-SELECT user_id, item_id, coalesce(submitted_at_epoch, applied_at_epoch + :clock_difference), applied_at_epoch
-FROM inbox WHERE applied_at_epoch < :before ORDER BY applied_at_epoch LIMIT :limit
-
--- name: drop_entry
-DELETE FROM inbox WHERE user_id = ?1 AND item_id = ?2 AND applied_at_epoch = ?3
-
--- name: keep_entry
-UPDATE inbox SET applied_at_epoch = ?5, submitted_at_epoch = coalesce(submitted_at_epoch, ?4)
-WHERE user_id = ?1 AND item_id = ?2 AND applied_at_epoch = ?3
-
--- name: rarest
--- The rarest of these phrases that the index has, and how many of them it has. A common phrase is counted only up to
--- `count_to`, so that no phrase costs more than that.
-SELECT phrase, count(*) OVER () FROM (
-  SELECT given.key, given.value AS phrase, (
-    SELECT count(*) FROM (SELECT 1 FROM memory_words WHERE memory_words MATCH given.value LIMIT :count_to)
-  ) AS texts
-  FROM json_each(:phrases) AS given
-)
-WHERE texts > 0 ORDER BY texts, key LIMIT :limit
-
--- name: search
-SELECT -bm25(memory_words) AS score, item_columns
-FROM memory_words JOIN memory_items AS i ON i.seq = memory_words.rowid
-WHERE memory_words MATCH :expression
-  AND i.user_id = :user_id
-  AND i.superseded_by IS NULL
-  AND (:cubes IS NULL OR i.project_id IN (SELECT value FROM json_each(:cubes)))
-ORDER BY score DESC, i.created_at_epoch DESC
-LIMIT :limit
-
 -- name: get
-SELECT 0.0, item_columns FROM memory_items AS i WHERE i.user_id = :user_id AND i.id = :id
+SELECT item_columns FROM memory_items AS i WHERE i.user_id = :user_id AND i.id = :id
 
 -- name: items
-SELECT 0.0, item_columns FROM json_each(:ids) AS given
+SELECT item_columns FROM json_each(:ids) AS given
   CROSS JOIN memory_items AS i ON i.user_id = :user_id AND i.id = given.value
 WHERE i.project_id = :project_id
 ORDER BY given.key
+
+-- name: page
+-- The items of a user in the order in which they were learned, after the cursor.
+SELECT i.seq, item_columns FROM memory_items AS i
+WHERE i.user_id = :user_id AND (:project_id IS NULL OR i.project_id = :project_id)
+  AND (i.created_at_epoch, i.seq) > (:created_at, :seq)
+  AND (:kinds IS NULL OR i.kind IN (SELECT value FROM json_each(:kinds)))
+  AND (:tiers IS NULL OR i.tier IN (SELECT value FROM json_each(:tiers)))
+  AND (:session_id IS NULL OR i.server_session_id = :session_id)
+  AND (:with_superseded OR i.superseded_by IS NULL)
+ORDER BY i.created_at_epoch, i.seq LIMIT :limit
+
+-- name: links
+SELECT l.relation, l.source_id = :id, item_columns FROM memory_links AS l
+  CROSS JOIN memory_items AS i
+    ON i.user_id = l.user_id AND i.id = CASE WHEN l.source_id = :id THEN l.target_id ELSE l.source_id END
+WHERE l.user_id = :user_id AND (l.source_id = :id OR l.target_id = :id)
+ORDER BY l.created_at_epoch, l.relation, i.id
+
+-- name: history
+SELECT version, text, kind, tier, change, changed_at_epoch FROM memory_versions
+WHERE user_id = :user_id AND id = :id ORDER BY version
+
+-- name: is_deleted
+SELECT EXISTS (SELECT 1 FROM memory_tombstones WHERE user_id = :user_id AND id = :id)
 
 -- name: tenants
 SELECT DISTINCT user_id, project_id FROM memory_items

@@ -1,0 +1,193 @@
+"""The buffer zone on SQLite; `memory/buffers.py` says what each step means.
+
+Rows are put and marked done by effects, in the transaction that settles their message.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from reverie.base.failpoints import failpoint
+from reverie.errors import BufferTakenError
+from reverie.memory.buffers import BufferClaim, BufferKey, BufferRow, BufferState
+from reverie.storage.queries import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import apsw
+
+    from reverie.base.clock import Clock
+    from reverie.effect import Buffer, BufferDone
+    from reverie.memory.sqlite.effects import EffectStep
+    from reverie.storage.sqlite import Database
+
+__all__ = ["Buffers", "collect_row", "finish_rows", "put_rows"]
+
+SQL = load_queries(__package__ or "", "buffers.sql")
+
+
+def collect_row(step: EffectStep, effect: Buffer) -> None:
+    """Let the row of an effect wait until the new rows of its group are written."""
+    step.group.rows.append(
+        step.always
+        | {
+            "buffer_id": effect.buffer_id,
+            "blob_type": effect.blob_type,
+            "blob_id": effect.blob_id,
+            "tokens": effect.tokens,
+            "metadata": _to_json(effect.metadata),
+            "content": effect.content,
+        }
+    )
+
+
+def put_rows(connection: apsw.Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows into their buffers."""
+    connection.executemany(SQL["insert_row"], rows)
+
+
+def finish_rows(step: EffectStep, effect: BufferDone) -> None:
+    """Mark the rows of an effect done; `BufferTakenError` if a row does not carry the token."""
+    bindings = {
+        "blob_type": effect.blob_type,
+        "buffer_ids": _to_json(effect.buffer_ids),
+        "token": effect.token,
+    }
+    taken = step.run(SQL["not_held"], **bindings)
+    if taken:
+        raise BufferTakenError(taken[0][0])
+    step.run(SQL["finish_rows"], **bindings)
+
+
+class Buffers:
+    """The buffers in one file. See `reverie.memory.buffers.KeepsBuffers`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def states(self, keys: Sequence[BufferKey]) -> list[BufferState]:
+        """See `KeepsBuffers.buffer_states`."""
+        now = self._clock.now()
+
+        def job(connection: apsw.Connection) -> list[BufferState]:
+            states = []
+            for key in keys:
+                found: list[Any] = connection.execute(SQL["state"], _names(key) | {"now": now}).fetchall()
+                ((rows, tokens, oldest),) = found
+                states.append(BufferState(key=key, rows=rows, tokens=tokens, oldest=oldest))
+            return states
+
+        return await self._database.read(job)
+
+    async def claim(
+        self, key: BufferKey, holder: str, *, lease_ms: int, max_tokens: int, blob_ids: Sequence[str] = ()
+    ) -> BufferClaim:
+        """See `KeepsBuffers.claim_buffer`."""
+        token = secrets.token_hex(16)
+
+        def job(connection: apsw.Connection) -> tuple[BufferRow, ...]:
+            now = self._clock.now()
+            bindings = _names(key) | {"holder": holder, "now": now}
+            if connection.execute(SQL["is_held"], bindings).get:
+                return ()
+            only = {"blob_ids": _to_json(list(blob_ids)) if blob_ids else None}
+            chosen: list[str] = []
+            total = 0
+            for buffer_id, size in connection.execute(SQL["free_rows"], bindings | only):
+                if chosen and total + size > max_tokens:
+                    break
+                chosen.append(buffer_id)
+                total += size
+            connection.execute(SQL["leave_own_rows"], bindings)
+            lease = bindings | {"token": token, "lease_until": now + lease_ms}
+            taken: list[tuple[Any, ...]] = []
+            for buffer_id in chosen:
+                taken += connection.execute(SQL["take_row"], lease | {"buffer_id": buffer_id}).fetchall()
+            failpoint("inside_claim_buffer")
+            return tuple(map(_row_of, taken))
+
+        rows = await self._database.write(job)
+        return BufferClaim(key=key, token=token, rows=rows)
+
+    async def release(self, claim: BufferClaim, *, failed: str | None = None, most: int = 0) -> None:
+        """See `KeepsBuffers.release_buffer`."""
+        bindings = _names(claim.key) | {"token": claim.token, "reason": failed, "most": most}
+        await self._write("release_rows", bindings)
+
+    async def full(self, *, tokens: int, before: int, limit: int) -> list[BufferState]:
+        """See `KeepsBuffers.full_buffers`. The buffer with the oldest row comes first."""
+        bindings = {"tokens": tokens, "before": before, "limit": limit, "now": self._clock.now()}
+        return [
+            BufferState(key=BufferKey(user_id, cube, blob_type), rows=rows, tokens=size, oldest=oldest)
+            for user_id, cube, blob_type, rows, size, oldest in await self._read("full_buffers", bindings)
+        ]
+
+    async def failed(self, limit: int) -> list[BufferState]:
+        """See `KeepsBuffers.failed_buffers`."""
+        return [
+            BufferState(key=BufferKey(user_id, cube, blob_type), rows=rows, tokens=size, oldest=oldest)
+            for user_id, cube, blob_type, rows, size, oldest in await self._read(
+                "failed_buffers", {"limit": limit}
+            )
+        ]
+
+    async def rows(self, key: BufferKey, status: str | None = None, limit: int = 100) -> list[BufferRow]:
+        """See `KeepsBuffers.buffer_rows`."""
+        statement = "rows" if status in {None, "done"} else "open_rows"
+        found = await self._read(statement, _names(key) | {"status": status, "limit": limit})
+        return [_row_of(row) for row in found]
+
+    async def retry_failed(self, key: BufferKey) -> int:
+        """See `KeepsBuffers.retry_failed_rows`."""
+        return len(await self._write("retry_failed", _names(key)))
+
+    async def prune(self, before: int, limit: int) -> int:
+        """See `KeepsBuffers.prune_buffers`."""
+        return len(await self._write("prune", {"before": before, "limit": limit}, durable=False))
+
+    async def _read(self, statement: str, bindings: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return await self._database.read(
+            lambda connection: connection.execute(SQL[statement], bindings).fetchall()
+        )
+
+    async def _write(
+        self, statement: str, bindings: dict[str, Any], *, durable: bool = True
+    ) -> list[tuple[Any, ...]]:
+        return await self._database.write(
+            lambda connection: connection.execute(
+                SQL[statement], bindings | {"now": self._clock.now()}
+            ).fetchall(),
+            durable=durable,
+        )
+
+
+def _names(key: BufferKey) -> dict[str, Any]:
+    """The bindings that name a buffer."""
+    return {"user_id": key.user_id, "project_id": key.project_id, "blob_type": str(key.blob_type)}
+
+
+def _row_of(row: tuple[Any, ...]) -> BufferRow:
+    buffer_id, blob_id, content, size, status, failures, metadata, created_at, updated_at = row
+    return BufferRow(
+        buffer_id=buffer_id,
+        blob_id=blob_id,
+        content=content,
+        buffer_size=size,
+        status=status,
+        failures=failures,
+        metadata=_decode_metadata(metadata),
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+
+
+def _to_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+_decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode

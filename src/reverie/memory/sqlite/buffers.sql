@@ -1,0 +1,117 @@
+-- Statements about rows that are not done name their index: without statistics, SQLite would read the done rows, too.
+
+-- name: insert_row
+-- Writes nothing if the id is known, or if the memory that keeps the content was deleted.
+INSERT INTO buffer_zone (
+  user_id, buffer_id, project_id, blob_type, blob_id, place, buffer_size, status, created_at, updated_at, metadata,
+  content
+)
+SELECT :user_id, :buffer_id, :project_id, :blob_type, :blob_id, coalesce((
+    SELECT max(place) FROM buffer_zone
+    WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type
+  ), 0) + 1, :tokens, 'idle', :now, :now, :metadata, :content
+WHERE NOT EXISTS (SELECT 1 FROM memory_tombstones WHERE user_id = :user_id AND id = :blob_id)
+ON CONFLICT (user_id, buffer_id) DO NOTHING
+
+-- name: not_held
+-- The rows with these ids that a claim with this token does not hold.
+SELECT buffer_id FROM buffer_zone
+WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_ids))
+  AND NOT (
+    project_id = :project_id AND blob_type = :blob_type AND status = 'processing'
+    AND coalesce(lease_token = :token, false)
+  )
+ORDER BY place LIMIT 1
+
+-- name: finish_rows
+UPDATE buffer_zone
+SET status = 'done', content = '', error = NULL, lease_token = NULL, lease_holder = NULL, lease_until = NULL,
+    updated_at = :now
+WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_ids))
+  AND status = 'processing' AND lease_token = :token
+
+-- name: state
+SELECT count(*), coalesce(sum(buffer_size), 0), min(created_at)
+FROM buffer_zone INDEXED BY idx_buffer_zone_open
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
+
+-- name: is_held
+-- Whether another holder has rows of the buffer under a lease that is not over.
+SELECT EXISTS (
+  SELECT 1 FROM buffer_zone INDEXED BY idx_buffer_zone_open
+  WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+    AND status = 'processing' AND lease_until > :now AND lease_holder <> :holder
+)
+
+-- name: free_rows
+-- The rows that a holder may take, oldest first; `blob_ids` is null or a JSON array.
+SELECT buffer_id, buffer_size FROM buffer_zone INDEXED BY idx_buffer_zone_open
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND (status = 'idle' OR (status = 'processing' AND (lease_until <= :now OR lease_holder = :holder)))
+  AND (:blob_ids IS NULL OR blob_id IN (SELECT value FROM json_each(:blob_ids)))
+ORDER BY place
+
+-- name: leave_own_rows
+-- Rows that the holder took before, and does not take again, are idle.
+UPDATE buffer_zone INDEXED BY idx_buffer_zone_open
+SET status = 'idle', lease_token = NULL, lease_holder = NULL, lease_until = NULL, updated_at = :now
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND status = 'processing' AND lease_holder = :holder
+
+-- name: take_row
+UPDATE buffer_zone
+SET status = 'processing', lease_token = :token, lease_holder = :holder, lease_until = :lease_until, updated_at = :now
+WHERE user_id = :user_id AND buffer_id = :buffer_id
+  AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
+RETURNING buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
+
+-- name: release_rows
+-- A failure is counted if there is a `reason`; a row with `most` failures is given up.
+UPDATE buffer_zone INDEXED BY idx_buffer_zone_open
+SET status = CASE WHEN :reason IS NOT NULL AND :most > 0 AND failures + 1 >= :most THEN 'failed' ELSE 'idle' END,
+    failures = failures + (:reason IS NOT NULL), error = coalesce(:reason, error),
+    lease_token = NULL, lease_holder = NULL, lease_until = NULL, updated_at = :now
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND status = 'processing' AND lease_token = :token
+
+-- name: full_buffers
+SELECT user_id, project_id, blob_type, count(*), sum(buffer_size), min(created_at)
+FROM buffer_zone INDEXED BY idx_buffer_zone_open
+WHERE status <> 'done' AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
+GROUP BY user_id, project_id, blob_type
+HAVING sum(buffer_size) >= :tokens OR min(created_at) < :before
+ORDER BY min(created_at) LIMIT :limit
+
+-- name: failed_buffers
+SELECT user_id, project_id, blob_type, count(*), sum(buffer_size), min(created_at)
+FROM buffer_zone INDEXED BY idx_buffer_zone_open
+WHERE status <> 'done' AND status = 'failed'
+GROUP BY user_id, project_id, blob_type
+LIMIT :limit
+
+-- name: rows
+SELECT buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at FROM buffer_zone
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type
+  AND (:status IS NULL OR status = :status)
+ORDER BY place LIMIT :limit
+
+-- name: open_rows
+SELECT buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
+FROM buffer_zone INDEXED BY idx_buffer_zone_open
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND status = :status
+ORDER BY place LIMIT :limit
+
+-- name: retry_failed
+UPDATE buffer_zone INDEXED BY idx_buffer_zone_open SET status = 'idle', failures = 0, error = NULL, updated_at = :now
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND status = 'failed'
+RETURNING 1
+
+-- name: prune
+DELETE FROM buffer_zone WHERE (user_id, buffer_id) IN (
+  SELECT user_id, buffer_id FROM buffer_zone WHERE status = 'done' AND updated_at < :before
+  ORDER BY updated_at LIMIT :limit
+)
+RETURNING 1
