@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections import Counter
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -43,13 +44,28 @@ ODD: list[Any] = [
     "_system",
     1e400,
 ]
-GOOD: dict[str, list[dict[str, Any]]] = {
+GOOD: dict[str, list[Any]] = {
     "/product/add": [
         {"user_id": "ann", "memory_content": "tea"},
         {"user_id": "ann", "memory_content": "tea", "item_id": "1"},
         {"user_id": "ann", "memory_content": "coffee", "item_id": "1"},
     ],
-    "/product/search": [{"user_id": "ann", "query": "tea"}],
+    "/product/search": [
+        {"user_id": "ann", "query": "tea"},
+        {"user_id": "ann", "query": "tea", "filter": {"and": [{"tags": {"contains": "a"}}]}},
+        {"user_id": "ann", "query": "tea", "since": "2026-01-01", "explain": True, "kinds": ["turn"]},
+    ],
+    "/product/get_memory_by_ids": [["1.0", "2.0"]],
+    "/product/delete_memory": [
+        {"user_id": "ann", "memory_ids": ["1.0"]},
+        {"user_id": "ann", "memory_ids": ["nothing"], "writable_cube_ids": ["ann"]},
+        {"user_id": "ann", "session_id": "s"},
+    ],
+    "/product/extraction": [
+        {"user_id": "ann", "mission": "A diary of meals.", "categories": ["food"]},
+        {"user_id": "ann", "schema": {"type": "object", "properties": {"place": {"type": "string"}}}},
+        {"user_id": "ann", "schema": {"type": "nothing"}, "include": ["x" * 3000]},
+    ],
     "/api/push/chat/message": [{"user_id": "ann", "content": "tea", "item_id": "2"}, {"content": "tea"}],
     "/product/scheduler/submit": [
         {"messages": [{"user_id": "ann", "label": "work", "content": {"doc": 7}}]},
@@ -64,6 +80,8 @@ QUERY: dict[str, list[str]] = {
     "timeout_seconds": ["0", "0.05", "-1", "nan", "x"],
     "poll_interval": ["0.05", "0", "x"],
     "limit": ["1", "0", "x"],
+    "mem_cube_id": ["ann", "x" * 600],
+    "days": ["1", "0", "99999999"],
     "after": ["x", ""],
 }
 RAW = [None, b"", b"{}", b"[]", b"null", b"{", b"\xff", b"[" * 20_000, b"x" * 200_000]
@@ -77,7 +95,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def request_for(route: Route, chance: random.Random) -> dict[str, Any]:
     """A request that may be good, odd or hostile."""
-    names = ["memory_compression", "nothing", "x" * 600, "%00", "%ED%A0%80"]
+    names = ["memory_compression", "1.0", "nothing", "x" * 600, "%00", "%ED%A0%80"]
     path = re.sub(r"{\w+}", lambda _: chance.choice(names), route.path)
     query = {name: chance.choice(values) for name, values in QUERY.items() if chance.random() < 0.8}
     query["timeout_seconds"] = chance.choice(QUERY["timeout_seconds"])
@@ -94,13 +112,19 @@ def request_for(route: Route, chance: random.Random) -> dict[str, Any]:
         )
     body = chance.choice(RAW) if chance.random() < 0.3 else None
     if body is None and route.path in GOOD:
-        fields = dict(chance.choice(GOOD[route.path]))
-        if chance.random() < 0.5:
+        fields = copy(chance.choice(GOOD[route.path]))
+        if isinstance(fields, list):
+            fields += [chance.choice(ODD)] * (chance.random() < 0.5)
+        elif chance.random() < 0.5:
             fields[chance.choice([*fields, "top_k", "item_id", "mem_cube_id"])] = chance.choice(ODD)
-        if chance.random() < 0.3 and isinstance(fields.get("messages"), list) and fields["messages"]:
-            fields["messages"] = [
-                {**fields["messages"][0], chance.choice(["content", "due"]): chance.choice(ODD)}
-            ]
+        messages = fields.get("messages") if isinstance(fields, dict) else None
+        if (
+            chance.random() < 0.3
+            and isinstance(messages, list)
+            and messages
+            and isinstance(messages[0], dict)
+        ):
+            fields["messages"] = [{**messages[0], chance.choice(["content", "due"]): chance.choice(ODD)}]
         body = json.dumps(fields).encode()
     return {"method": route.method, "url": path, "params": query, "headers": headers, "content": body}
 

@@ -1,4 +1,4 @@
-"""The context that a handler is given beside its messages: memory, models, memos, and cancel requests.
+"""The context that a handler is given beside its messages: memory, models, buffers, memos, cancel requests.
 
 The context is the same wherever the handler runs. An async handler awaits its calls; for other handlers the
 calls block.
@@ -14,9 +14,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from reverie.backends.moves import OF_MEMORY
-from reverie.dispatch.requests import Complete, Embed, ListTenants, LoadMemos, ReadItems, SaveMemo, Search
+from reverie.dispatch.requests import (
+    BufferStates,
+    ClaimBuffer,
+    Complete,
+    CountTokens,
+    Embed,
+    HasLanguageModel,
+    IndexItems,
+    ListTenants,
+    LoadMemos,
+    ReadExtraction,
+    ReadItems,
+    ReadOptions,
+    ReadQueries,
+    ReadTier,
+    ReleaseBuffer,
+    SaveMemo,
+    Search,
+)
 from reverie.errors import ReverieError
-from reverie.memory.interface import SearchQuery
+from reverie.memory.query import Filters, SearchQuery
 from reverie.models.interface import ChatMessage
 
 if TYPE_CHECKING:
@@ -25,9 +43,10 @@ if TYPE_CHECKING:
     from reverie.backends.moves import Claim
     from reverie.base.clock import Clock
     from reverie.dispatch.requests import Desk, Request
+    from reverie.memory.buffers import BufferClaim, BufferKey
     from reverie.message import Key, Message
 
-__all__ = ["Context", "LocalLine", "MemoryReader", "ModelPort"]
+__all__ = ["BufferPort", "Context", "LocalLine", "MemoryReader", "ModelPort"]
 
 
 class Line(Protocol):
@@ -107,6 +126,15 @@ class Context:
         """The embedder and the language model of this installation."""
         return ModelPort(self)
 
+    def options(self) -> Any:
+        """The settings that handlers heed, as `HandlerOptions`. An async handler awaits it."""
+        return self.ask(ReadOptions())
+
+    @property
+    def buffers(self) -> BufferPort:
+        """The buffers of the tenants of this call's messages."""
+        return BufferPort(self)
+
     def memo(self, step: str, function: Callable[[], Any], message: Message | None = None) -> Any:
         """The answer of `function`, kept under the name `step`: later runs of the message get it again.
 
@@ -114,7 +142,7 @@ class Context:
         in the first run. An async handler awaits `memo`, and the function may be async. A batch handler names
         the message. Memos that are kept after a read of memory are forgotten if the message meets a conflict.
         """
-        key = self._key(message)
+        key = self.key_of(message, "ctx.memo")
         return self._memo_async(key, step, function) if self.is_async else self._memo(key, step, function)
 
     def ask(self, request: Request) -> Any:
@@ -162,13 +190,14 @@ class Context:
         """The context of one call, which has read nothing yet."""
         return replace(self, claims=claims, is_async=is_async, _reads=_Reads())
 
-    def _key(self, message: Message | None) -> Key:
+    def key_of(self, message: Message | None, call: str) -> Key:
+        """The key of a message of this run; without a message, that of the only one."""
         if message is None and len(self.claims) == 1:
             return self.claims[0].key
         for claim in self.claims:
             if message is not None and claim.key == message.key:
                 return claim.key
-        raise ReverieError("ctx.memo: say for which message of this batch, with message=")
+        raise ReverieError(f"{call}: say for which message of this batch, with message=")
 
 
 class MemoryReader:
@@ -179,14 +208,35 @@ class MemoryReader:
         self._user_id = user_id
         self._cube = mem_cube_id
 
-    def search(self, text: str, *, limit: int = 10) -> Any:
-        """The memories that fit best, best first: a list of `Hit`."""
-        query = SearchQuery(text=text, user_id=self._user_id, mem_cube_ids=(self._cube,), limit=limit)
+    def search(
+        self, text: str, *, limit: int = 10, kinds: Sequence[str] = (), without_kinds: Sequence[str] = ()
+    ) -> Any:
+        """The memories that fit best, best first: a `Found`, which can be used like a list of hits."""
+        filters = Filters(kinds=tuple(kinds), without_kinds=tuple(without_kinds))
+        query = SearchQuery(
+            text=text, user_id=self._user_id, mem_cube_ids=(self._cube,), limit=limit, filters=filters
+        )
         return self._ask(Search(query))
 
     def items(self, memory_ids: Sequence[str]) -> Any:
         """The memories with these ids that exist, in the order of the ids: a list of `MemoryItem`."""
         return self._ask(ReadItems(self._user_id, self._cube, tuple(memory_ids)))
+
+    def tier(self, tier: str) -> Any:
+        """The memories in a tier, at most a thousand, in the order in which they were learned."""
+        return self._ask(ReadTier(self._user_id, self._cube, tier))
+
+    def extraction(self) -> Any:
+        """What to extract for this cube: an `Extraction`."""
+        return self._context.ask(ReadExtraction(self._user_id, self._cube))
+
+    def queries(self) -> Any:
+        """The last queries of the tenant, the newest first: a list of `NotedQuery`."""
+        return self._ask(ReadQueries(self._user_id, self._cube))
+
+    def index(self, memory_ids: Sequence[str]) -> Any:
+        """Bring the index of these memories up to date; the answer is how many needed it."""
+        return self._context.ask(IndexItems(self._user_id, self._cube, tuple(memory_ids)))
 
     def tenants(self, after: tuple[str, str] | None = None, limit: int = 100) -> Any:
         """Tenants that have memories, in order, starting after `after`. Only for messages of `_system`."""
@@ -197,17 +247,74 @@ class MemoryReader:
         return self._context.ask(request)
 
 
+class BufferPort:
+    """Takes rows of buffers, and gives them back. In an async handler each call is awaited.
+
+    What a handler has read in a buffer, it may read differently after a conflict: all calls count as reads.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def states(self, keys: Sequence[BufferKey]) -> Any:
+        """How full buffers are, in the order of the keys: a list of `BufferState`."""
+        return self._ask(BufferStates(tuple(keys)))
+
+    def claim(
+        self,
+        blob_type: str = "chat",
+        *,
+        max_tokens: int,
+        blob_ids: Sequence[str] = (),
+        message: Message | None = None,
+    ) -> Any:
+        """Take the oldest rows of a buffer of the message's tenant: a `BufferClaim`.
+
+        A batch handler names the message. The claim belongs to the message: if the message is delivered
+        again, its claim takes the same rows over. The rows are marked done by the effect `BufferDone`. With
+        `blob_ids`, only rows with these are taken.
+        """
+        key = self._context.key_of(message, "ctx.buffers.claim")
+        return self._ask(ClaimBuffer(key, blob_type, max_tokens, tuple(blob_ids)))
+
+    def release(self, claim: BufferClaim, failed: str | None = None) -> Any:
+        """Give the rows of a claim back; `failed` is the reason if the run has failed on them."""
+        return self._ask(ReleaseBuffer(claim.key, claim.token, failed))
+
+    def _ask(self, request: Request) -> Any:
+        self._context.note_read()
+        return self._context.ask(request)
+
+
 class ModelPort:
     """Asks models. In an async handler each call is awaited."""
 
     def __init__(self, context: Context) -> None:
-        self._ask = context.ask
+        self._context = context
 
     def embed(self, texts: Sequence[str]) -> Any:
         """One vector for each text, in the same order."""
-        return self._ask(Embed(tuple(texts)))
+        return self._context.ask(Embed(tuple(texts)))
 
-    def complete(self, prompt: str | Sequence[ChatMessage], *, schema: dict[str, Any] | None = None) -> Any:
-        """The answer of the language model, a `Completion`; with a JSON schema, its text is JSON."""
+    def count_tokens(self, texts: Sequence[str]) -> Any:
+        """The number of tokens of each text, by the embedder's tokenizer."""
+        return self._context.ask(CountTokens(tuple(texts)))
+
+    def complete(
+        self,
+        prompt: str | Sequence[ChatMessage],
+        *,
+        schema: dict[str, Any] | None = None,
+        message: Message | None = None,
+    ) -> Any:
+        """The answer of the language model, a `Completion`; with a JSON schema, its text is JSON.
+
+        The tenant of the message pays. A batch handler names the message.
+        """
         messages = (ChatMessage("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
-        return self._ask(Complete(messages, schema))
+        key = self._context.key_of(message, "ctx.models.complete")
+        return self._context.ask(Complete(messages, key, schema, self._context.timeout_s))
+
+    def has_language_model(self) -> Any:
+        """Whether a language model is set up: True or False."""
+        return self._context.ask(HasLanguageModel())

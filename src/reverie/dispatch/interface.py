@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class Batch:
     seconds: dict[int, float] | None = None
     """Seconds that the handler took, by the `id` of each claim it was called for. The call of a batch handler
     counts for all its claims. None if nobody measures."""
+    calls: list[float] = field(default_factory=list)
+    """Seconds that each call of the handler took, without the wait for its turn; empty if its place does not
+    measure them."""
 
     @property
     def label(self) -> str:

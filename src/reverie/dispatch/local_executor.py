@@ -129,6 +129,7 @@ class Call:
         self._timeout_s = timeout_s
         self._handler = batch.handler
         self._seconds = batch.seconds
+        self._calls = batch.calls
         self._began = 0.0
         self._claims = tuple(batch.claims)
         self._messages = [claim.message for claim in self._claims]
@@ -276,7 +277,8 @@ class Call:
         else:
             outcomes = [answer if isinstance(answer, OUTCOMES) else read_answer(answer)]
         self.outcomes.update(zip(indexes, outcomes, strict=True))
+        took = time.monotonic() - self._began
+        self._calls.append(took)
         if self._seconds is not None:
-            took = time.monotonic() - self._began
             for index in indexes:
                 self._seconds[id(self._claims[index])] = took

@@ -7,11 +7,18 @@ over its connection, and gets the answer there. `Desk` answers all requests.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 import msgspec
 
+from reverie.dispatch.options import HandlerOptions
 from reverie.errors import ReverieError
-from reverie.memory.interface import Hit, MemoryItem, SearchQuery
+from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_of
+from reverie.memory.extraction import Extraction, KeepsCubes, merged
+from reverie.memory.interface import KeepsIndex, PageQuery
+from reverie.memory.item import MemoryItem
+from reverie.memory.queries import KeepsQueries, NotedQuery
+from reverie.memory.query import Found, SearchQuery
 from reverie.message import SYSTEM_USER, Key
 from reverie.models.interface import ChatMessage, Completion
 
@@ -20,21 +27,37 @@ if TYPE_CHECKING:
 
     from reverie.backends.interface import Queue
     from reverie.backends.moves import Claim
-    from reverie.memory.interface import Hits, MemoryStore, Tenant
+    from reverie.base.clock import Clock
+    from reverie.memory.interface import MemoryStore, Tenant
+    from reverie.models.gateway import Gateway
     from reverie.models.interface import Models
 
 __all__ = [
+    "BufferStates",
+    "ClaimBuffer",
     "Complete",
+    "CountTokens",
     "Desk",
     "Embed",
     "ForeignTenantError",
+    "HasLanguageModel",
+    "IndexItems",
     "ListTenants",
     "LoadMemos",
+    "ReadExtraction",
     "ReadItems",
+    "ReadOptions",
+    "ReadQueries",
+    "ReadTier",
+    "ReleaseBuffer",
     "Request",
     "SaveMemo",
     "Search",
 ]
+
+
+MOST_READ = 1000
+"""How many memories of a tier a handler is given at most."""
 
 
 class ForeignTenantError(ReverieError):
@@ -65,7 +88,7 @@ class SaveMemo(msgspec.Struct, frozen=True, tag=True):
 class Search(msgspec.Struct, frozen=True, tag=True):
     """Find the memories of one tenant that fit best."""
 
-    answer: ClassVar[Any] = list[Hit]
+    answer: ClassVar[Any] = Found
     query: SearchQuery
 
 
@@ -73,6 +96,46 @@ class ReadItems(msgspec.Struct, frozen=True, tag=True):
     """Read memories of one tenant, by id."""
 
     answer: ClassVar[Any] = list[MemoryItem]
+    user_id: str
+    mem_cube_id: str
+    memory_ids: tuple[str, ...]
+
+
+class ReadTier(msgspec.Struct, frozen=True, tag=True):
+    """Read the memories of one tenant in a tier, at most a thousand."""
+
+    answer: ClassVar[Any] = list[MemoryItem]
+    user_id: str
+    mem_cube_id: str
+    tier: str
+
+
+class ReadOptions(msgspec.Struct, frozen=True, tag=True):
+    """Read the settings that handlers heed, and the time."""
+
+    answer: ClassVar[Any] = HandlerOptions
+
+
+class ReadExtraction(msgspec.Struct, frozen=True, tag=True):
+    """Read what to extract for the cube of one tenant."""
+
+    answer: ClassVar[Any] = Extraction
+    user_id: str
+    mem_cube_id: str
+
+
+class ReadQueries(msgspec.Struct, frozen=True, tag=True):
+    """Read the last queries of one tenant, the newest first."""
+
+    answer: ClassVar[Any] = list[NotedQuery]
+    user_id: str
+    mem_cube_id: str
+
+
+class IndexItems(msgspec.Struct, frozen=True, tag=True):
+    """Bring the index of items of one tenant up to date; the answer is how many needed it."""
+
+    answer: ClassVar[Any] = int
     user_id: str
     mem_cube_id: str
     memory_ids: tuple[str, ...]
@@ -86,10 +149,43 @@ class ListTenants(msgspec.Struct, frozen=True, tag=True):
     limit: int
 
 
+class BufferStates(msgspec.Struct, frozen=True, tag=True):
+    """Ask how full buffers are."""
+
+    answer: ClassVar[Any] = list[BufferState]
+    keys: tuple[BufferKey, ...]
+
+
+class ClaimBuffer(msgspec.Struct, frozen=True, tag=True):
+    """Take rows of a buffer for a message, whose tenant has the buffer."""
+
+    answer: ClassVar[Any] = BufferClaim
+    key: Key
+    blob_type: str
+    max_tokens: int
+    blob_ids: tuple[str, ...] = ()
+
+
+class ReleaseBuffer(msgspec.Struct, frozen=True, tag=True):
+    """Give rows of a buffer back; `failed` is the reason if the run has failed on them."""
+
+    answer: ClassVar[Any] = None
+    buffer: BufferKey
+    token: str
+    failed: str | None = None
+
+
 class Embed(msgspec.Struct, frozen=True, tag=True):
     """Ask the embedder for one vector for each text."""
 
     answer: ClassVar[Any] = list[list[float]]
+    texts: tuple[str, ...]
+
+
+class CountTokens(msgspec.Struct, frozen=True, tag=True):
+    """Count the tokens of each text."""
+
+    answer: ClassVar[Any] = list[int]
     texts: tuple[str, ...]
 
 
@@ -98,28 +194,81 @@ class Complete(msgspec.Struct, frozen=True, tag=True):
 
     answer: ClassVar[Any] = Completion
     prompt: tuple[ChatMessage, ...]
+    key: Key
+    """The message whose tenant pays."""
     schema: dict[str, Any] | None = None
+    within_s: float = 300.0
+    """The seconds that the handler has."""
 
 
-Request = LoadMemos | SaveMemo | Search | ReadItems | ListTenants | Embed | Complete
+class HasLanguageModel(msgspec.Struct, frozen=True, tag=True):
+    """Ask whether a language model is set up."""
+
+    answer: ClassVar[Any] = bool
+
+
+Request = (
+    LoadMemos
+    | SaveMemo
+    | Search
+    | ReadItems
+    | ReadTier
+    | ReadOptions
+    | ReadExtraction
+    | ReadQueries
+    | IndexItems
+    | ListTenants
+    | BufferStates
+    | ClaimBuffer
+    | ReleaseBuffer
+    | Embed
+    | CountTokens
+    | Complete
+    | HasLanguageModel
+)
 """All requests. A new request is added here, and in the table of `Desk`."""
 
 
 class Desk:
     """Answers the requests of the handlers of one worker."""
 
-    def __init__(self, queue: Queue, store: MemoryStore, models: Models) -> None:
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        store: MemoryStore,
+        models: Models,
+        gateway: Gateway,
+        clock: Clock,
+        options: HandlerOptions,
+        extraction_of: Callable[[str], Extraction],
+    ) -> None:
+        """`extraction_of` tells by the settings what to extract for a cube."""
         self._queue = queue
         self._store = store
         self._models = models
+        self._gateway = gateway
+        self._clock = clock
+        self._options = options
+        self._extraction_of = extraction_of
         self._answers: dict[type, Callable[[Any, Collection[Claim]], Coroutine[Any, Any, Any]]] = {
             LoadMemos: self._load_memos,
             SaveMemo: self._save_memo,
             Search: self._search,
             ReadItems: self._read_items,
+            ReadTier: self._read_tier,
+            ReadOptions: self._read_options,
+            ReadExtraction: self._read_extraction,
+            ReadQueries: self._read_queries,
+            IndexItems: self._index_items,
             ListTenants: self._list_tenants,
+            BufferStates: self._buffer_states,
+            ClaimBuffer: self._claim_buffer,
+            ReleaseBuffer: self._release_buffer,
             Embed: self._embed,
+            CountTokens: self._count_tokens,
             Complete: self._complete,
+            HasLanguageModel: self._has_language_model,
         }
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
@@ -132,7 +281,7 @@ class Desk:
     async def _save_memo(self, request: SaveMemo, claims: Collection[Claim]) -> bool:
         return await self._queue.save_memo(_own(claims, request.key), request.step, request.value)
 
-    async def _search(self, request: Search, claims: Collection[Claim]) -> Hits:
+    async def _search(self, request: Search, claims: Collection[Claim]) -> Found:
         for cube in request.query.mem_cube_ids or ("",):
             _check_tenant(claims, request.query.user_id, cube)
         return await self._store.search(request.query)
@@ -141,16 +290,88 @@ class Desk:
         _check_tenant(claims, request.user_id, request.mem_cube_id)
         return await self._store.items((request.user_id, request.mem_cube_id), request.memory_ids)
 
+    async def _read_tier(self, request: ReadTier, claims: Collection[Claim]) -> list[MemoryItem]:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        query = PageQuery(
+            user_id=request.user_id, mem_cube_id=request.mem_cube_id, tiers=(request.tier,), limit=MOST_READ
+        )
+        return (await self._store.page(query)).items
+
+    async def _read_options(self, _: ReadOptions, __: Collection[Claim]) -> HandlerOptions:
+        return msgspec.structs.replace(self._options, now=self._clock.now())
+
+    async def _read_extraction(self, request: ReadExtraction, claims: Collection[Claim]) -> Extraction:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        by_settings = self._extraction_of(request.mem_cube_id)
+        if not isinstance(self._store, KeepsCubes):
+            return by_settings
+        tenant = (request.user_id, request.mem_cube_id)
+        return merged(by_settings, await self._store.extraction(tenant))
+
+    async def _read_queries(self, request: ReadQueries, claims: Collection[Claim]) -> list[NotedQuery]:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        if not isinstance(self._store, KeepsQueries):
+            return []
+        return await self._store.queries((request.user_id, request.mem_cube_id))
+
+    async def _index_items(self, request: IndexItems, claims: Collection[Claim]) -> int:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        if not isinstance(self._store, KeepsIndex):
+            return 0
+        return await self._store.index_items((request.user_id, request.mem_cube_id), request.memory_ids)
+
     async def _list_tenants(self, request: ListTenants, claims: Collection[Claim]) -> list[Tenant]:
         if not claims or any(claim.message.user_id != SYSTEM_USER for claim in claims):
             raise ReverieError(f"only messages of {SYSTEM_USER} may list tenants")
         return await self._store.tenants(request.after, request.limit)
 
+    async def _buffer_states(self, request: BufferStates, claims: Collection[Claim]) -> list[BufferState]:
+        for key in request.keys:
+            _check_tenant(claims, *key.tenant)
+        return await buffers_of(self._store).buffer_states(request.keys)
+
+    async def _claim_buffer(self, request: ClaimBuffer, claims: Collection[Claim]) -> BufferClaim:
+        message = _own(claims, request.key).message
+        buffers, key = buffers_of(self._store), BufferKey(*message.tenant, request.blob_type)
+        if message.requeues:  # somebody wants what has failed to be tried again
+            await buffers.retry_failed_rows(key)
+        return await buffers.claim_buffer(
+            key,
+            message.item_id,
+            lease_ms=round(self._options.buffer_lease_s * 1000),
+            max_tokens=request.max_tokens,
+            blob_ids=request.blob_ids,
+        )
+
+    async def _release_buffer(self, request: ReleaseBuffer, claims: Collection[Claim]) -> None:
+        _check_tenant(claims, *request.buffer.tenant)
+        claim = BufferClaim(key=request.buffer, token=request.token)
+        most = self._options.buffer_failures
+        await buffers_of(self._store).release_buffer(claim, failed=request.failed, most=most)
+
     async def _embed(self, request: Embed, _: Collection[Claim]) -> list[list[float]]:
         return await self._models.embed(request.texts)
 
-    async def _complete(self, request: Complete, _: Collection[Claim]) -> Completion:
-        return await self._models.complete(request.prompt, schema=request.schema)
+    async def _count_tokens(self, request: CountTokens, _: Collection[Claim]) -> list[int]:
+        return await self._models.count_tokens(request.texts)
+
+    async def _complete(self, request: Complete, claims: Collection[Claim]) -> Completion:
+        claim = _own(claims, request.key)
+        message = claim.message
+        # A bad answer of an earlier attempt must not be given again by a provider that knows the key.
+        work = (*request.key, str(message.attempts))
+        return await self._gateway.complete(
+            request.prompt,
+            schema=request.schema,
+            tenant=(message.user_id, message.mem_cube_id),
+            label=message.label,
+            key="/".join(quote(part, safe="") for part in work),
+            run=claim.claim_id,
+            within_s=request.within_s,
+        )
+
+    async def _has_language_model(self, _: HasLanguageModel, __: Collection[Claim]) -> bool:
+        return self._gateway.has_model
 
 
 def _own(claims: Collection[Claim], key: Key) -> Claim:

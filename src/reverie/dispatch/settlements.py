@@ -32,6 +32,10 @@ MOVES = {Cancel: Move.CANCEL, Bury: Move.BURY, Died: Move.LOSE}
 """The moves of outcomes that need no further decision."""
 COMES_AGAIN = frozenset({Move.RETRY, Move.RELEASE, Move.LOSE})
 """Moves after which the rest of an ordered lane has to wait."""
+LEAST_RATE_LIMIT_S = 2.0
+"""Seconds that a message waits after a rate limit, if the provider does not ask for more."""
+RATE_LIMIT_JITTER_S = 1.0
+"""Seconds over which the messages that met a rate limit are spread."""
 
 
 def backoff_ms(handler: Handler, attempts: int) -> int:
@@ -124,6 +128,10 @@ class SettlementPolicy:
         failure = outcome.failure
         if failure.kind in {FailureKind.QUOTA, FailureKind.CREDENTIALS}:
             return _handed_back(claim, failure.retry_after_s or handler.max_backoff_s, outcome.reason)
+        if failure.kind is FailureKind.RATE_LIMITED:
+            after = max(failure.retry_after_s or 0, LEAST_RATE_LIMIT_S)
+            jitter = random.uniform(0, RATE_LIMIT_JITTER_S)  # noqa: S311  jitter, not a secret
+            return _handed_back(claim, after + jitter, outcome.reason)
         if failure.kind is FailureKind.BUG:
             self.on_bug(claim.message.label, failure.cause, outcome.reason or "")
         return self.failed(claim, handler, outcome.reason, at_least=failure.retry_after_s)

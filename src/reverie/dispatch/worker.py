@@ -21,6 +21,7 @@ from reverie.dispatch.canceller import Canceller
 from reverie.dispatch.context import Context, LocalLine
 from reverie.dispatch.interface import Batch
 from reverie.dispatch.middleware import chain, debugging
+from reverie.dispatch.options import HandlerOptions
 from reverie.dispatch.pauses import Pauses
 from reverie.dispatch.placement import Placement, is_dangerous
 from reverie.dispatch.producer import Producer
@@ -31,6 +32,7 @@ from reverie.dispatch.settler import Settler
 from reverie.dispatch.slots import Slots
 from reverie.dispatch.timekeeper import Timekeeper
 from reverie.errors import ReverieError
+from reverie.memory.extraction import Extraction
 from reverie.observe.finishes import Finishes
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from reverie.dispatch.settlements import SettlementPolicy
     from reverie.memory.interface import MemoryStore
     from reverie.message import Key, Message
+    from reverie.models.gateway import Gateway
     from reverie.models.interface import Models
     from reverie.observe.recorder import Recorder
 
@@ -70,6 +73,7 @@ class Worker:
         backend: Backend,
         store: MemoryStore,
         models: Models,
+        gateway: Gateway,
         registry: Registry,
         policy: SettlementPolicy,
         settings: WorkerSettings,
@@ -80,17 +84,28 @@ class Worker:
         prepare_s: float = PREPARE_S,
         prune_s: float = PRUNE_S,
         finishes: Finishes | None = None,
+        options: HandlerOptions | None = None,
+        extraction_of: Callable[[str], Extraction] = lambda _: Extraction(),
     ) -> None:
         """Nothing runs until `start`. `finishes` is told of every message that was settled or has ended.
 
         `new_place` makes the executor of a place outside of this process. `middleware` runs around every run,
-        outside of the worker's own. Effects are prepared for at most `prepare_s` seconds. The pruner makes
+        outside of the worker's own. `options` and `extraction_of` are what handlers may know of the settings.
+        Effects are prepared for at most `prepare_s` seconds. The pruner makes
         a pass every `prune_s` seconds.
         """
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._queue = backend.queue
         self._store = store
-        self._desk = Desk(backend.queue, store, models)
+        self._desk = Desk(
+            queue=backend.queue,
+            store=store,
+            models=models,
+            gateway=gateway,
+            clock=clock,
+            options=options or HandlerOptions(),
+            extraction_of=extraction_of,
+        )
         self._registry = registry
         self._policy = policy
         self._settings = settings
@@ -340,7 +355,9 @@ class Worker:
         began = time.monotonic()
         outcomes = await self._placement.run(batch, context, handler.timeout_s)
         ran = len([outcome for outcome in outcomes if outcome is not None])
-        self._slots.paces[handler.label].observe(max(1, ran), time.monotonic() - began)
+        is_measured = 0 < ran <= len(batch.calls)
+        took = sum(batch.calls) if is_measured else time.monotonic() - began
+        self._slots.paces[handler.label].observe(max(1, ran), took)
         return outcomes
 
     def _presence(self) -> Presence:

@@ -6,12 +6,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
+from reverie.handlers.mem_read import mem_read
+from reverie.handlers.mem_update import mem_update
+from reverie.handlers.query import answer, query
+from reverie.message import LABEL_LEVELS
 from reverie.principal import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CATALOGUE", "Builtin"]
+__all__ = ["CATALOGUE", "Builtin", "Described", "handlers_page"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What the documentation says of a handler."""
+
+    input: str
+    """The content of its messages."""
+    example: str
+    """The content of a message, as an example."""
+    effect: str
+    without_model: str
+    """What happens where no language model is set up."""
+    idempotency: str
+    """Why a message that runs twice changes memory once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +39,114 @@ class Builtin:
 
     label: str
     function: Callable[..., Any]
+    described: Described
     batch: bool = False
+    batch_size: int | None = None
+    """Messages in one call of a batch handler. One: no message runs before the effects of the message before
+    it in its lane are written."""
     level: int | None = None
     """The level; None means the level of the label in `LABEL_LEVELS`."""
     timeout_s: float | None = None
     max_attempts: int | None = None
-    credential: str | None = None
-    """The name of the credential that its messages use; None means the label."""
-    role: Role = Role.WRITER
+    asks_model: bool = False
+    """Whether it asks the language model: while `llm.credential` is refused, its messages are not claimed."""
+    role: Role = Role.USER
     """The role that a caller needs to submit messages of the label."""
 
 
-CATALOGUE: tuple[Builtin, ...] = (Builtin(label="add", function=add),)
+CATALOGUE: tuple[Builtin, ...] = (
+    Builtin(
+        label="add",
+        function=add,
+        batch=True,
+        batch_size=100,
+        described=Described(
+            input="a list of turns: `content`, and if known `role`, `name`, `chat_time`, `message_id`; any "
+            "other text is one turn of the user",
+            example='[{"role": "user", "name": "Ann", "content": "I moved to Lisbon in May"}]',
+            effect="each turn becomes a memory of kind `turn`, and is found from then on; it enters the chat "
+            "buffer, and one `mem_read` for each buffer is kept waiting",
+            without_model="turns are kept word for word, nothing is buffered",
+            idempotency="memory ids `{item_id}.{index}`; the rows of the buffer have the same ids",
+        ),
+    ),
+    Builtin(
+        label="mem_read",
+        function=mem_read,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="`blob_type` (and `blob_ids`): a buffer; or `memory_ids`; or `text`; any other content is "
+            "the text",
+            example='{"blob_type": "chat"}',
+            effect="facts, events and preferences are remembered, each linked to its turns (`derived_from`); "
+            "a known fact gets further sources, one that has ended its `valid_to`; turns are marked as read",
+            without_model="a text is kept word for word, buffers and memories stay as they are",
+            idempotency="the id of a fact derives from its normalised text; rows are done only under the "
+            "token of the claim; answers of the model are kept as memos",
+        ),
+    ),
+    Builtin(
+        label="query",
+        function=query,
+        described=Described(
+            input="`query`, and if known `session_id` and `found` (memory ids); any other text is the query",
+            example='{"query": "Where does Ann live?", "found": ["moved.0"]}',
+            effect="accesses are counted, the query is kept among the last 20, a `mem_update` is submitted",
+            without_model="the same",
+            idempotency="the item_id of the message is the id of the query",
+        ),
+    ),
+    Builtin(
+        label="answer",
+        function=answer,
+        described=Described(
+            input="`answer`, and if known `query_item_id` and `used` (memory ids); any other text is the "
+            "answer",
+            example='{"answer": "In Lisbon.", "query_item_id": "q-1", "used": ["moved.0"]}',
+            effect="the answer is kept with its query, accesses are counted",
+            without_model="the same",
+            idempotency="an answer replaces the one that its query has",
+        ),
+    ),
+    Builtin(
+        label="mem_update",
+        function=mem_update,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="`memory_ids` (may be left out)",
+            example='{"memory_ids": ["moved.0"]}',
+            effect="the memories that fit the last queries best move to the tier `working`, others leave it; "
+            "the named memories are indexed, if they were not",
+            without_model="the same",
+            idempotency="moves carry the version that was read; a second run finds nothing to move",
+        ),
+    ),
+)
+"""All built-in handlers, in the order of a conversation."""
+
+
+def handlers_page() -> str:
+    """The page of the documentation about the built-in handlers."""
+    lines = [
+        "# Built-in handlers",
+        "",
+        "<!-- Written by `make pages` from src/reverie/handlers/catalogue.py. -->",
+        "",
+        "Every installation handles these labels. A handler reads and answers with effects; they are written",
+        "in the step that settles its message. A handler of yours for the same label replaces it.",
+        "",
+        "| label | level | content | effect | without a language model | why running twice is safe |",
+        "|---|---|---|---|---|---|",
+    ]
+    for entry in CATALOGUE:
+        level = entry.level or int(LABEL_LEVELS[entry.label])
+        told = entry.described
+        cells = (f"`{entry.label}`", level, told.input, told.effect, told.without_model, told.idempotency)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "An example of the content of each:", ""]
+    lines += ["| label | content |", "|---|---|"]
+    lines += [f"| `{entry.label}` | `{entry.described.example}` |" for entry in CATALOGUE]
+    return "\n".join(lines) + "\n"

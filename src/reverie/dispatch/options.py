@@ -1,0 +1,24 @@
+"""What a handler may know of the settings, and of the time."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["HandlerOptions"]
+
+
+class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that built-in handlers heed; `settings.py` has their meaning and their limits."""
+
+    now: int = 0
+    """The time, in epoch milliseconds, by the clock of the worker."""
+    has_language_model: bool = False
+    buffers: bool = False
+    """Whether turns are buffered and read by the workers of this queue."""
+    buffer_tokens: int = 1024
+    buffer_age_s: float = 3600.0
+    buffer_failures: int = 3
+    buffer_lease_s: float = 600.0
+    window_tokens: int = 8192
+    max_output_tokens: int = 2048
+    working_limit: int = 20

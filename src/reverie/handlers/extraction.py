@@ -1,0 +1,194 @@
+"""What the language model is asked to extract, and how its answer is read.
+
+The prompt is in `prompts/extract.txt`. Turns and known facts have numbers in it, which the answer refers to.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.resources import files
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from reverie.memory.times import parse_chat_time
+from reverie.models.interface import ChatMessage
+from reverie.models.tokens import tokens_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from reverie.memory.extraction import Extraction
+    from reverie.memory.item import MemoryItem
+
+__all__ = ["Entity", "Fact", "Passage", "answer_schema", "pieces", "prompt_for", "read_facts"]
+
+PROMPT = Template(files(__package__).joinpath("prompts/extract.txt").read_text("utf-8"))
+MISSION = "The memories help an assistant to know its users."
+KINDS = ("fact", "event", "preference")
+MOST_FACTS = 50
+"""How many facts one answer may have."""
+MOST_SOURCES = 50
+LONGEST_FACT = 1000
+"""How many characters a fact may have."""
+OVERHEAD = 12
+"""About how many tokens the number, the speaker and the time of a turn take."""
+
+
+class Passage(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn, or a part of a long one, as it stands in a prompt."""
+
+    memory_id: str
+    """The id of the memory that keeps the whole turn."""
+    text: str
+    speaker: str = "user"
+    said_at: int | None = None
+    """When it was said, in epoch milliseconds."""
+
+
+class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A person, a place or a thing that a fact is about."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact as the model has answered it."""
+
+    text: str
+    kind: str = "fact"
+    turns: tuple[int, ...] = ()
+    """The numbers of its turns, from 1."""
+    categories: tuple[str, ...] = ()
+    entities: tuple[Entity, ...] = ()
+    valid_from: str | None = None
+    valid_to: str | None = None
+    ends: tuple[int, ...] = ()
+    """The numbers of known facts that it ends, from 1."""
+    same_as: int | None = None
+    """The number of a known fact that says the same."""
+    info: dict[str, Any] | None = None
+
+    @property
+    def held_from(self) -> int | None:
+        """Since when it holds, in epoch milliseconds; None if that was not said or cannot be read."""
+        return parse_chat_time(self.valid_from) if self.valid_from else None
+
+    @property
+    def held_to(self) -> int | None:
+        """Until when it held, in the same way."""
+        return parse_chat_time(self.valid_to) if self.valid_to else None
+
+
+def answer_schema(extraction: Extraction, turns: int, known: int) -> dict[str, Any]:
+    """The JSON schema of an answer about this many turns and known facts."""
+    text = {"type": "string", "minLength": 1, "maxLength": LONGEST_FACT}
+    moment = {"type": ["string", "null"], "maxLength": 40, "description": "a date, or a date and a time"}
+    category: dict[str, Any] = {"type": "string", "maxLength": 60}
+    if extraction.categories:
+        category = {"enum": list(extraction.categories)}
+    entity = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 100},
+            "aliases": {"type": "array", "items": {"type": "string", "maxLength": 100}, "maxItems": 5},
+        },
+        "required": ["name"],
+    }
+    fact: dict[str, Any] = {
+        "text": text,
+        "kind": {"enum": list(KINDS)},
+        "turns": _numbers(turns, at_least=1),
+        "categories": {"type": "array", "items": category, "maxItems": 5},
+        "entities": {"type": "array", "items": entity, "maxItems": 10},
+        "valid_from": moment,
+        "valid_to": moment,
+    }
+    if known:
+        fact["ends"] = _numbers(known)
+        fact["same_as"] = {"type": ["integer", "null"], "minimum": 1, "maximum": known}
+    if extraction.schema is not None:
+        fact["info"] = extraction.schema
+    required = ["text", "kind", "turns"] + (["info"] if extraction.schema is not None else [])
+    one = {"type": "object", "properties": fact, "required": required}
+    facts = {"type": "array", "items": one, "maxItems": MOST_FACTS}
+    return {"type": "object", "properties": {"facts": facts}, "required": ["facts"]}
+
+
+def prompt_for(
+    extraction: Extraction, passages: Sequence[Passage], known: Sequence[MemoryItem]
+) -> tuple[ChatMessage, ...]:
+    """The prompt that asks for the facts in some turns."""
+    rules = []
+    if extraction.categories:
+        rules.append(f"- Categories are only: {', '.join(extraction.categories)}.")
+    if extraction.include:
+        rules.append(f"- Worth remembering is above all: {'; '.join(extraction.include)}.")
+    if extraction.exclude:
+        rules.append(f"- Never write down: {'; '.join(extraction.exclude)}.")
+    text = PROMPT.substitute(
+        mission=extraction.mission or MISSION,
+        rules="\n".join(rules),
+        known="\n".join(f"{number}. {_line(item.text)}" for number, item in enumerate(known, 1)) or "none",
+        turns="\n".join(_turn(number, passage) for number, passage in enumerate(passages, 1)),
+    )
+    return (ChatMessage("user", text),)
+
+
+def read_facts(answer: str) -> list[Fact]:
+    """The facts of an answer that fits the schema."""
+    return msgspec.json.decode(answer, type=_Answer).facts
+
+
+class _Answer(msgspec.Struct):
+    facts: list[Fact] = []
+
+
+def pieces(passages: Sequence[Passage], most_tokens: int) -> Iterator[list[Passage]]:
+    """Split turns into pieces that fit into one prompt each; a turn that is longer than that is cut up."""
+    piece: list[Passage] = []
+    size = 0
+    for passage in passages:
+        for part in _parts(passage, max(1, most_tokens - OVERHEAD)):
+            tokens = tokens_in(part.text) + OVERHEAD
+            if piece and size + tokens > most_tokens:
+                yield piece
+                piece, size = [], 0
+            piece.append(part)
+            size += tokens
+    if piece:
+        yield piece
+
+
+def _parts(passage: Passage, most_tokens: int) -> Iterator[Passage]:
+    """A turn in parts of at most `most_tokens` tokens, cut at spaces where there are some."""
+    rest = passage.text
+    while tokens_in(rest) > most_tokens:
+        end = most_tokens  # a character is at most one token
+        if rest[: 4 * most_tokens].isascii():
+            end = 4 * most_tokens
+        space = rest.rfind(" ", end // 2, end)
+        end = space if space > 0 else end
+        yield msgspec.structs.replace(passage, text=rest[:end])
+        rest = rest[end:].lstrip()
+    if rest:
+        yield msgspec.structs.replace(passage, text=rest)
+
+
+def _turn(number: int, passage: Passage) -> str:
+    when = ""
+    if passage.said_at is not None:
+        when = datetime.fromtimestamp(passage.said_at / 1000, UTC).strftime(" (%A, %d %B %Y, %H:%M)")
+    return f"{number}. {_line(passage.speaker)}{when}: {_line(passage.text)}"
+
+
+def _line(text: str) -> str:
+    """A text in one line, so that no turn can pass for another one."""
+    return " ".join(text.split())
+
+
+def _numbers(most: int, *, at_least: int = 0) -> dict[str, Any]:
+    number = {"type": "integer", "minimum": 1, "maximum": max(1, most)}
+    return {"type": "array", "items": number, "minItems": at_least, "maxItems": min(most, MOST_SOURCES)}

@@ -1,0 +1,47 @@
+"""The page about the built-in handlers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from reverie.handlers.catalogue import CATALOGUE, handlers_page
+from reverie.handlers.mem_read import ReadInput
+from reverie.handlers.mem_update import UpdateInput
+from reverie.handlers.query import AnswerInput, QueryInput
+from reverie.message import LABEL_LEVELS
+from reverie.turn import Turn
+
+PAGE = Path(__file__).parents[2] / "docs" / "handlers.md"
+INPUTS = {
+    "add": list[Turn],
+    "mem_read": ReadInput,
+    "query": QueryInput,
+    "answer": AnswerInput,
+    "mem_update": UpdateInput,
+}
+
+
+def test_the_page_is_what_the_catalogue_says() -> None:
+    assert PAGE.read_text() == handlers_page(), "docs/handlers.md is old: run `make pages`"
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.label)
+def test_each_example_is_a_content_that_the_handler_reads(entry) -> None:
+    kind = INPUTS[entry.label]
+    msgspec.json.decode(entry.described.example, type=kind)
+    fields = kind.__args__[0] if entry.label == "add" else kind
+    for name in fields.__struct_fields__:
+        assert f"`{name}`" in entry.described.input, f"{entry.label} does not tell of {name}"
+    shown = json.loads(entry.described.example)
+    assert set(shown[0] if entry.label == "add" else shown) <= set(fields.__struct_fields__)
+
+
+def test_each_handler_has_a_level_and_a_docstring() -> None:
+    for entry in CATALOGUE:
+        assert entry.label in LABEL_LEVELS
+        assert inspect.getdoc(entry.function)

@@ -1,0 +1,407 @@
+"""The path of a conversation: turns come in, are found at once, and become facts later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reverie import AsyncScheduler
+from reverie.backends.moves import Status
+from reverie.effect import Revise
+from reverie.memory.buffers import BufferKey
+from reverie.memory.extraction import Extraction
+from reverie.settings import load_settings
+from reverie.testing import ManualClock
+from reverie.turn import Turn
+from support.extractor import extract, turns_in
+from support.scripted_model import Answer, half, quota, rate_limit, scripted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from reverie.memory.item import MemoryItem
+    from support.scripted_model import ScriptedModel
+
+HOUR = 3600
+
+
+@pytest.fixture
+def model() -> Iterator[ScriptedModel]:
+    with scripted() as model:
+        model.answers = extract
+        yield model
+
+
+def settings_for(tmp_path, model: ScriptedModel | None, **sections):
+    llm = {} if model is None else {"preset": "custom", "url": model.url, "model": "tiny", "api_key": "k"}
+    llm |= sections.pop("llm", {})
+    return load_settings(queue={"url": f"sqlite:///{tmp_path / 'r.db'}"}, llm=llm, **sections)
+
+
+@pytest.fixture
+async def scheduler(tmp_path, model, clock: ManualClock) -> AsyncIterator[AsyncScheduler]:
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    yield scheduler
+    await scheduler.stop()
+
+
+async def say(
+    scheduler: AsyncScheduler, *texts: str, user: str = "ann", name: str | None = "Ann", **fields
+) -> str:
+    turns = [Turn(content=text, name=name) for text in texts]
+    receipt = await scheduler.memory.add(turns, user_id=user, **fields)
+    await scheduler.runtime.drain()
+    return receipt.item_id
+
+
+async def facts(scheduler: AsyncScheduler, user: str = "ann") -> dict[str, MemoryItem]:
+    page = await scheduler.memory.page(user_id=user, kinds=["fact", "event", "preference"])
+    return {item.text: item for item in page.items}
+
+
+async def later(scheduler: AsyncScheduler, clock: ManualClock, seconds: float = HOUR) -> None:
+    clock.advance(seconds)
+    await scheduler.runtime.drain()
+
+
+async def test_turns_are_found_at_once_and_become_facts_after_an_hour(scheduler, clock, model) -> None:
+    item = await say(scheduler, "I moved to Lisbon", "Hello there")
+    assert [hit.item.id for hit in await scheduler.memory.search("Lisbon", user_id="ann", limit=1)] == [
+        f"{item}.0"
+    ]
+    assert (model.calls, await facts(scheduler)) == (0, {})
+    await later(scheduler, clock, HOUR - 1)
+    assert model.calls == 0
+    await later(scheduler, clock, 2)
+    assert model.calls == 1
+    (fact,) = (await facts(scheduler)).values()
+    assert (fact.text, fact.kind, fact.concepts) == ("Ann lives in Lisbon", "fact", ("Lisbon",))
+    assert [(source.item_id, source.index) for source in fact.sources] == [(item, 0)]
+    links = await scheduler.memory.links(fact.id, user_id="ann")
+    assert [(link.relation, link.outgoing, link.item.id) for link in links] == [
+        ("derived_from", True, f"{item}.0")
+    ]
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert {(row.blob_id, row.status, row.content) for row in rows} == {
+        (f"{item}.0", "done", ""),
+        (f"{item}.1", "done", ""),
+    }
+    assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
+
+
+async def test_a_full_buffer_is_read_at_once(tmp_path, model, clock) -> None:
+    settings = settings_for(tmp_path, model, buffer={"max_tokens": 12})
+    scheduler = AsyncScheduler(settings=settings, clock=clock)
+    await say(scheduler, "I moved to Lisbon")
+    assert model.calls == 0
+    await say(scheduler, "I like green tea from Uji and nothing else")
+    assert model.calls == 1
+    assert set(await facts(scheduler)) == {
+        "Ann lives in Lisbon",
+        "Ann likes green tea from Uji and nothing else",
+    }
+    await scheduler.stop()
+
+
+async def test_a_fact_and_its_turns_are_one_hit(scheduler, clock) -> None:
+    item = await say(scheduler, "I moved to Lisbon", "Hello, Lisbon is warm")
+    await later(scheduler, clock)
+    found = await scheduler.memory.search("Who lives in Lisbon?", user_id="ann")
+    assert [hit.text for hit in found] == ["Ann lives in Lisbon", "Hello, Lisbon is warm"]
+    assert found[0].sources[0].item_id == item
+
+
+async def test_a_fact_that_ends_another_closes_it(scheduler, clock) -> None:
+    await say(scheduler, "I moved to Porto")
+    await later(scheduler, clock)
+    await say(scheduler, "I moved to Lisbon")
+    await later(scheduler, clock)
+    known = await facts(scheduler)
+    assert known["Ann lives in Lisbon"].valid_to is None
+    assert known["Ann lives in Porto"].valid_to == known["Ann lives in Lisbon"].held_at
+    before = known["Ann lives in Porto"].valid_to - 1
+    then = await scheduler.memory.search("Where does Ann live?", user_id="ann", as_of=before, kinds=["fact"])
+    assert [hit.text for hit in then] == ["Ann lives in Porto"]
+
+
+async def test_equal_facts_are_one_with_both_sources(scheduler, clock) -> None:
+    first = await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    second = await say(scheduler, "I like  TEA")
+    await later(scheduler, clock)
+    (fact,) = (await facts(scheduler)).values()
+    assert [source.item_id for source in fact.sources] == [first, second]
+
+
+async def test_without_a_model_turns_are_kept_and_nothing_is_buffered(tmp_path, clock) -> None:
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    item = await say(scheduler, "I moved to Lisbon")
+    await later(scheduler, clock, 2 * HOUR)
+    assert await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann")) == []
+    assert (await scheduler.memory.get(f"{item}.0", user_id="ann")).text == "I moved to Lisbon"
+    receipt = await scheduler.submit("mem_read", user_id="ann", content="Ann has a cat")
+    await scheduler.runtime.drain()
+    assert (await scheduler.memory.get(f"{receipt.item_id}.0", user_id="ann")).text == "Ann has a cat"
+    assert await facts(scheduler) == {}
+    await scheduler.stop()
+
+
+async def test_a_text_is_kept_and_read(scheduler) -> None:
+    receipt = await scheduler.submit("mem_read", user_id="ann", content={"text": "I like tea"})
+    await scheduler.runtime.drain()
+    (fact,) = (await facts(scheduler)).values()
+    assert fact.sources[0].item_id == receipt.item_id
+
+
+async def test_a_text_longer_than_the_window_is_split(tmp_path, model, clock) -> None:
+    llm = {"window_tokens": 1600, "max_output_tokens": 100}
+    model.answers = lambda _: Answer(text='{"facts": []}')
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model, llm=llm), clock=clock)
+    words = " ".join(f"word{number}" for number in range(1500))
+    await scheduler.submit("mem_read", user_id="ann", content=words)
+    await scheduler.runtime.drain()
+    assert model.calls > 3
+    said = [text for request in model.requests for _, _, text in turns_in(request.prompt)]
+    assert " ".join(said).split() == words.split()
+    await scheduler.stop()
+
+
+async def test_a_deleted_turn_is_not_read(scheduler, clock, model) -> None:
+    item = await say(scheduler, "I moved to Lisbon")
+    await scheduler.memory.delete(f"{item}.0", user_id="ann")
+    await later(scheduler, clock, 2 * HOUR)
+    assert (model.calls, await facts(scheduler)) == (0, {})
+
+
+async def test_a_deleted_fact_does_not_come_back(scheduler, clock) -> None:
+    await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    (fact,) = (await facts(scheduler)).values()
+    await scheduler.memory.delete(fact.id, user_id="ann")
+    await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    assert await facts(scheduler) == {}
+
+
+async def test_what_to_extract_is_set_by_cube(scheduler, clock, model) -> None:
+
+    await scheduler.extraction.set(
+        Extraction(mission="A diary of meals.", categories=("food",)), user_id="ann"
+    )
+    await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    assert "A diary of meals." in model.requests[0].prompt
+    schema = json.dumps(model.requests[0].body["response_format"])
+    assert '"enum": ["food"]' in schema
+
+
+# -- failures ----------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_call_loses_no_turn_and_is_not_half_done(scheduler, clock, model) -> None:
+    model.script = [Answer(status=500)]
+    await say(scheduler, "I moved to Lisbon")
+    await later(scheduler, clock)
+    assert await facts(scheduler) == {}
+    (row,) = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert (row.status, row.failures) == ("idle", 1)
+    await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon"}
+
+
+async def test_rows_that_always_fail_end_as_a_dead_letter_that_says_why(tmp_path, model, clock) -> None:
+    model.answers = lambda request: Answer(status=500) if "poison" in request.prompt else extract(request)
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    await say(scheduler, "I like poison")
+    await say(scheduler, "I like tea")
+    for _ in range(4):
+        await later(scheduler, clock)
+    await scheduler.runtime.buffer_sweeper.sweep()  # no message is left that would read the other row
+    await later(scheduler, clock)
+    rows = {row.content: row for row in await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))}
+    assert sorted(row.status for row in rows.values()) == ["done", "failed"]
+    assert set(await facts(scheduler)) == {"Ann likes tea"}
+    (dead,) = (await scheduler.control.dead_letters(user_id="ann")).rows
+    assert "500" in dead.error
+    model.answers = extract
+    await scheduler.control.requeue(dead.item_id, user_id="ann")
+    await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann likes poison", "Ann likes tea"}
+    await scheduler.stop()
+
+
+async def test_a_row_that_always_fails_takes_no_other_row_along(tmp_path, model, clock) -> None:
+    model.answers = lambda request: Answer(status=500) if "poison" in request.prompt else extract(request)
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    await say(scheduler, "I like tea", "I like poison", "I like milk", "I like rice")
+    for _ in range(8):
+        await later(scheduler, clock)
+        await scheduler.runtime.buffer_sweeper.sweep()
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert [row.status for row in rows] == ["done", "failed", "done", "done"]
+    assert set(await facts(scheduler)) == {"Ann likes tea", "Ann likes milk", "Ann likes rice"}
+    await scheduler.stop()
+
+
+async def test_a_refused_key_pauses_and_goes_on_unaided(scheduler, clock, model) -> None:
+    model.script = [Answer(status=401, code="invalid_api_key")]
+    await say(scheduler, "I moved to Lisbon")
+    await later(scheduler, clock)
+    for _ in range(3):
+        await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon"}
+
+
+@pytest.mark.parametrize("refusal", [rate_limit(2), quota()])
+async def test_limits_of_the_provider_use_no_attempt(scheduler, clock, model, refusal) -> None:
+    model.script = [refusal]
+    await say(scheduler, "I moved to Lisbon")
+    for _ in range(4):
+        await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon"}
+    (row,) = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert row.failures == 0
+
+
+async def test_a_spent_budget_puts_off_only_its_tenant(tmp_path, model, clock) -> None:
+    settings = settings_for(tmp_path, model, llm={"tokens_per_day": 15}, buffer={"max_tokens": 1})
+    scheduler = AsyncScheduler(settings=settings, clock=clock)
+    await say(scheduler, "I like tea")
+    await say(scheduler, "I like milk")
+    await say(scheduler, "I like tea", user="bob", name="Bob")
+    assert set(await facts(scheduler)) == {"Ann likes tea"}
+    assert set(await facts(scheduler, "bob")) == {"Bob likes tea"}
+    waiting = [item for item in await scheduler.status("ann") if item.status is Status.WAITING]
+    assert any("llm.tokens_per_day" in (item.error or "") for item in waiting)
+    assert [(one.user_id, one.what) for one in await scheduler.observe.budgets_spent()] == [
+        ("ann", "tokens"),
+        ("bob", "tokens"),
+    ]
+    await later(scheduler, clock, 25 * HOUR)
+    assert set(await facts(scheduler)) == {"Ann likes tea", "Ann likes milk"}
+    usage = await scheduler.observe.usage()
+    assert sum(row.tokens for row in usage) == model.tokens == 45
+    await scheduler.stop()
+
+
+@pytest.mark.parametrize("after", [Answer(status=500), rate_limit(2)], ids=["failed", "handed back"])
+async def test_each_answer_that_arrives_is_counted_also_in_a_run_after_it(
+    scheduler, clock, model, after
+) -> None:
+    model.script = [half(), after]
+    await say(scheduler, "I like tea")
+    for _ in range(3):
+        await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann likes tea"}
+    (usage,) = await scheduler.observe.usage()
+    assert (usage.calls, usage.tokens) == (2, model.tokens)
+    keys = dict.fromkeys(model.keys)
+    assert len(keys) == (3 if after.status == 500 else 2)  # a new attempt has a new key
+
+
+async def test_a_fact_that_somebody_changes_meanwhile_is_a_conflict_and_is_read_again(
+    scheduler, clock, model
+) -> None:
+    await say(scheduler, "I moved to Porto")
+    await later(scheduler, clock)
+    (porto,) = (await facts(scheduler)).values()
+    revised = Revise(memory_id=porto.id, version=porto.version, importance=0.9)
+    loop, store = asyncio.get_running_loop(), scheduler.runtime.store
+
+    def change_then_answer(request):
+        model.answers = extract
+        asyncio.run_coroutine_threadsafe(store.change(("ann", "ann"), [revised]), loop).result(30)
+        return extract(request)
+
+    model.answers = change_then_answer
+    await say(scheduler, "I moved to Lisbon")
+    await later(scheduler, clock)
+    known = await facts(scheduler)
+    assert known["Ann lives in Porto"].importance == 0.9
+    assert known["Ann lives in Porto"].valid_to is not None
+    assert model.calls == 3
+
+
+# -- queries -----------------------------------------------------------------------------------------------
+
+
+async def test_a_query_counts_accesses_and_fills_working_memory(scheduler, clock) -> None:
+    item = await say(scheduler, "I moved to Lisbon", "My cat is called Miau")
+    content = {"query": "Where is Lisbon?", "found": [f"{item}.0", f"{item}.0"], "session_id": "s"}
+    query = await scheduler.submit("query", user_id="ann", content=content)
+    await scheduler.runtime.drain()
+    memory = await scheduler.memory.get(f"{item}.0", user_id="ann")
+    assert (memory.access_count, memory.tier) == (1, "working")
+    answer = {"answer": "In Portugal.", "query_item_id": query.item_id, "used": [f"{item}.0"]}
+    await scheduler.submit("answer", user_id="ann", content=answer)
+    await scheduler.runtime.drain()
+    (noted,) = await scheduler.runtime.store.queries(("ann", "ann"))
+    assert (noted.query, noted.answer, noted.session_id) == ("Where is Lisbon?", "In Portugal.", "s")
+    assert (await scheduler.memory.get(f"{item}.0", user_id="ann")).access_count == 2
+
+
+async def test_working_memory_follows_the_last_queries_and_keeps_its_limit(tmp_path, clock) -> None:
+    settings = settings_for(tmp_path, None, memory={"working_limit": 2})
+    scheduler = AsyncScheduler(settings=settings, clock=clock)
+    names = ("tea", "coffee", "milk", "water", "juice")
+    await say(scheduler, *(f"I drink {name} every morning" for name in names))
+    for name in (*names, *names):
+        await scheduler.submit("query", user_id="ann", content=name)
+        await scheduler.runtime.drain()
+        clock.advance(1)
+    page = await scheduler.memory.page(user_id="ann", tiers=["working"])
+    assert len(page.items) == 2
+    assert "I drink juice every morning" in {item.text for item in page.items}
+    assert (await scheduler.memory.page(user_id="ann", tiers=["archive"])).items == []
+    await scheduler.stop()
+
+
+async def test_only_the_last_twenty_queries_are_kept(scheduler, clock) -> None:
+    for number in range(25):
+        await scheduler.submit("query", user_id="ann", content=f"query {number}")
+        await scheduler.runtime.drain()
+        clock.advance(1)
+    kept = [noted.query for noted in await scheduler.runtime.store.queries(("ann", "ann"))]
+    assert kept == [f"query {number}" for number in range(24, 4, -1)]
+
+
+@pytest.mark.parametrize(
+    ("label", "content"),
+    [
+        ("query", {"query": 7}),
+        ("query", {"query": "x", "found": ["a"] * 1001}),
+        ("answer", {"used": []}),
+        ("mem_update", "no json"),
+        ("mem_read", {"memory_ids": 3}),
+        ("mem_read", {"text": "  "}),
+    ],
+)
+async def test_bad_input_is_buried_at_once_with_the_reason(scheduler, label, content) -> None:
+    receipt = await scheduler.submit(label, user_id="ann", content=content)
+    await scheduler.runtime.drain()
+    (item,) = await scheduler.status("ann", receipt.item_id)
+    assert (item.status, item.attempts) == (Status.FAILED, 1)
+    assert "mem" in item.error or "content" in item.error
+
+
+async def test_old_turns_are_extracted_later_and_only_once(tmp_path, model, clock) -> None:
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    for user in ("ann", "bob"):
+        await say(without, "I moved to Lisbon", "I like tea", user=user, name=user.title())
+    await without.stop()
+    prices = {"tiny": {"input": 2.0, "output": 10.0}}
+    settings = settings_for(tmp_path, model, llm={"prices": prices})
+    async with AsyncScheduler(settings=settings) as scheduler:
+        plan = await scheduler.extraction.plan()
+        assert (plan.tenants, plan.turns, plan.calls, plan.days, plan.model) == (2, 4, 2, 1, "tiny")
+        assert plan.cost == round((plan.input_tokens * 2 + plan.output_tokens * 10) / 1e6, 4)
+        assert model.calls == 0
+        done = await scheduler.extraction.run(user_id="ann")
+        assert (done.turns, done.failed, done.waiting, model.calls) == (2, 0, 0, 1)
+        assert (await scheduler.extraction.run()).turns == 2
+        assert (await scheduler.extraction.run()).turns == 0
+        assert model.calls == 2
+        assert set(await facts(scheduler, "bob")) == {"Bob lives in Lisbon", "Bob likes tea"}
