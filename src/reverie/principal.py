@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from reverie.errors import ForeignDataError, RoleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["LOCAL_ADMIN", "Principal", "Role", "current_principal"]
 
@@ -14,24 +19,65 @@ __all__ = ["LOCAL_ADMIN", "Principal", "Role", "current_principal"]
 class Role(IntEnum):
     """What a principal may do. Each role includes the ones below it."""
 
-    READER = 1
+    READ_ONLY = 1
     """Search memories and look at the queue."""
-    WRITER = 2
+    USER = 2
     """Also hand over memories and messages, and run timed tasks."""
-    ADMIN = 3
+    SERVICE = 3
+    """Also submit work that cleans up or changes memories without being asked by their user."""
+    ADMIN = 4
     """Also change how the system works for every user."""
+
+    @property
+    def title(self) -> str:
+        """The name of the role for people: `read-only`, `user`, `service` or `admin`."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def of_title(cls, title: str) -> Role:
+        """The role with this name; `ValueError` if there is none."""
+        for role in cls:
+            if role.title == title:
+                return role
+        raise ValueError(f"must be one of {', '.join(role.title for role in cls)}")
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks: the owner of an API key, or the local caller."""
 
     key: str
-    """The name of the key; never the key itself."""
+    """The id of the key; never the key itself."""
     role: Role
     users: frozenset[str] | None = None
     """The users whose data this principal may touch; None: every user."""
+    cubes: frozenset[str] | None = None
+    """The cubes of these users that this principal may touch; None: every cube."""
     attributes: dict[str, Any] = {}
     """Further facts about the caller, for governance."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the principal may touch only some users or cubes."""
+        return self.users is not None or self.cubes is not None
+
+    def may_touch(self, user_id: str, mem_cube_id: str | None = None) -> bool:
+        """Whether the principal may touch a user's data, or one of the user's cubes."""
+        if self.users is not None and user_id not in self.users:
+            return False
+        return self.cubes is None or mem_cube_id is None or (mem_cube_id or user_id) in self.cubes
+
+    def check_role(self, needed: Role) -> None:
+        """Refuse a principal with a weaker role."""
+        if self.role < needed:
+            raise RoleError(self.role.title, needed.title)
+
+    def check_touch(self, user_id: str, cubes: Iterable[str] = ()) -> None:
+        """Refuse data of a user or a cube that this principal may not touch, whether or not it exists."""
+        if not self.may_touch(user_id):
+            raise ForeignDataError("user", user_id)
+        for cube in cubes:
+            if not self.may_touch(user_id, cube):
+                raise ForeignDataError("cube", cube)
 
 
 LOCAL_ADMIN = Principal(key="local", role=Role.ADMIN)

@@ -12,7 +12,7 @@ from reverie.backends.control import DeleteItems, RequeueItems
 from reverie.backends.moves import Claim, Move, Presence, Settlement, Status
 from reverie.dispatch.renewer import Renewer
 from reverie.dispatch.settler import Settler
-from reverie.memory.interface import SearchQuery
+from reverie.memory.query import SearchQuery
 from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite import SqliteMemoryStore
 from reverie.settings import load_settings

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Settlement,
         Submitted,
     )
+    from reverie.backends.records import AuditEntry, Dropped, Record
     from reverie.backends.triggers import (
         Activity,
         Definition,
@@ -47,6 +48,7 @@ __all__ = [
     "Capabilities",
     "Queue",
     "QueueViews",
+    "Records",
     "SharedState",
     "SubmitsHere",
     "TriggerStore",
@@ -303,6 +305,31 @@ class TriggerStore(Protocol):
         ...
 
 
+class Records(Protocol):
+    """The things that people set up, and the audit log. `backends/records.py` describes the values."""
+
+    async def get(self, kind: str, record_id: str) -> Record | None:
+        """One record; None if there is none."""
+        ...
+
+    async def page(self, kind: str, *, after: str = "", limit: int = 1000) -> list[Record]:
+        """The records of a kind after the id `after`, by id."""
+        ...
+
+    async def change(self, changes: Sequence[Record | Dropped], entries: Sequence[AuditEntry] = ()) -> None:
+        """Write and remove records, and add entries to the audit log: all of it, or nothing.
+
+        `TooManyRecordsError` if a kind would have more than `MOST_RECORDS`.
+        """
+        ...
+
+    async def audited(
+        self, *, before: int | None = None, limit: int = 100, user_id: str | None = None
+    ) -> list[AuditEntry]:
+        """Entries of the audit log, newest first; `before` is the number of the last one of a page."""
+        ...
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The differences between backends."""
 
@@ -335,6 +362,11 @@ class Backend(Protocol):
     @property
     def shared(self) -> SharedState:
         """The breakers and limiters that all workers share."""
+        ...
+
+    @property
+    def records(self) -> Records:
+        """The things that people set up, and the audit log."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from reverie.backends.interface import Capabilities
 from reverie.backends.memory.breaker_state import MemorySharedState
 from reverie.backends.memory.broadcast import MemoryBroadcast
 from reverie.backends.memory.queue import MemoryQueue
+from reverie.backends.memory.records import MemoryRecords
 from reverie.backends.memory.state import State
 from reverie.backends.memory.triggers import MemoryTriggers
 from reverie.backends.memory.views import MemoryViews
@@ -35,6 +36,7 @@ class MemoryBackend:
         self.views = MemoryViews(state)
         self.triggers = MemoryTriggers(state, self.queue.submit_anyway)
         self.shared = MemorySharedState(clock)
+        self.records = MemoryRecords()
         self.broadcast = MemoryBroadcast()
 
     async def open(self) -> None:

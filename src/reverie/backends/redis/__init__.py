@@ -1,9 +1,9 @@
 """The Redis backend: messages wait on a Redis or Valkey server that any number of instances share.
 
-`queue.py` has the moves, `triggers.py` the triggers. `breaker_state.py` has the breakers and limiters that
-workers share, `broadcast.py` the news that processes tell each other. `lua/` has the functions that run on
-the server, `keys.py` the names of the keys. `check.py` says whether a server is fit to keep messages,
-`repair.py` mends a queue, `usage.py` says what takes room.
+`queue.py` has the moves, `triggers.py` the triggers, `records.py` what people set up. `breaker_state.py` has
+the breakers and limiters that workers share, `broadcast.py` the news that processes tell each other. `lua/`
+has the functions that run on the server, `keys.py` the names of the keys. `check.py` says whether a server is
+fit to keep messages, `repair.py` mends a queue, `usage.py` says what takes room.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from reverie.backends.redis.library import (
 from reverie.backends.redis.permissions import ForbiddenError
 from reverie.backends.redis.prefixes import PrefixCollisionError, check_prefix, register_prefix
 from reverie.backends.redis.queue import RedisQueue
+from reverie.backends.redis.records import RedisRecords
 from reverie.backends.redis.repair import Repaired, Repairer
 from reverie.backends.redis.replication import NotReplicatedError, Replication
 from reverie.backends.redis.triggers import RedisTriggers
@@ -114,6 +115,7 @@ class RedisBackend:
         self.triggers = RedisTriggers(self._library, keys, limits, replication=replication)
         self.views = RedisViews(self._connections, self._library, keys)
         self.shared = RedisSharedState(self._library)
+        self.records = RedisRecords(self._connections, keys)
         self.broadcast = RedisBroadcast(self._connections, keys)
         self.capabilities = Capabilities(applies_effects=False, durability="none", lane_prefix=prefix)
         """Its durability is known once the backend is open."""

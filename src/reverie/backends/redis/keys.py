@@ -31,6 +31,8 @@
 | `{prefix}:worker:{worker}` | no key but a channel: a connected worker listens to it |
 | `{prefix}:shared:{key}` | the breaker and limiter that workers share for one key, as JSON; expires |
 | `{prefix}:opened` | hash: the keys that have an open breaker, and until when |
+| `{prefix}:records:{kind}` | hash: the records of a kind (API keys, webhooks …), as JSON |
+| `{prefix}:audit` | stream: the audit log |
 | `{prefix}:news:{database}` | no key but a channel: news between processes |
 | `{prefix}:replicated` | no key but a channel that nobody hears (see `replication.py`) |
 | `{prefix}:version` | the version of these keys (see `library.py`) |
@@ -139,6 +141,15 @@ class Keys:
     def memos(self, key: Key) -> str:
         """The hash of a message's memos."""
         return f"{self.prefix}:memos:{encode_id(f'{encode_id(key.user_id)}:{key.item_id}')}"
+
+    def records(self, kind: str) -> str:
+        """The hash of the records of a kind."""
+        return f"{self.prefix}:records:{encode_id(kind)}"
+
+    @property
+    def audit(self) -> str:
+        """The stream of the audit log."""
+        return f"{self.prefix}:audit"
 
     def news(self, database: int) -> str:
         """The channel for news between processes. It names the database, because channels belong to none."""

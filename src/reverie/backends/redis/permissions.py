@@ -44,7 +44,7 @@ NEEDED = tuple(
         SADD {key} a; SISMEMBER {key} a; SMEMBERS {key}; SREM {key} a
         XACK {key} a 0-1; XADD {key} * a b; XCLAIM {key} a b 0 0-1; XDEL {key} 0-1; XGROUP CREATE {key} a 0
         XINFO GROUPS {key}; XLEN {key}; XPENDING {key} a; XRANGE {key} - +
-        XREAD STREAMS {key} 0; XREADGROUP GROUP a b STREAMS {key} >
+        XREAD STREAMS {key} 0; XREVRANGE {key} + -; XREADGROUP GROUP a b STREAMS {key} >
         ZADD {key} 0 a; ZPOPMIN {key}; ZRANGE {key} 0 1; ZREM {key} a; ZREMRANGEBYSCORE {key} 0 1
         ZSCORE {key} a
     """.replace("\n", ";").split(";")
@@ -58,7 +58,6 @@ NEEDED_BY_REPAIR = (
     "TYPE {key}",
     "HEXISTS {key} a",
     "XGROUP SETID {key} a 0",
-    "XREVRANGE {key} + -",
     "ZSCAN {key} 0",
 )
 """Commands that a repair and its functions need as well."""

@@ -2,8 +2,8 @@
 
 `queue.py` has the moves. Each move is one transaction (`step.py`), written in the module of its name:
 `submit`, `claim`, `settle`, `advance`, `control`. The statements of a module are in the `.sql` file beside
-it. `breaker_state.py` keeps the breakers and limiters that workers share. `triggers.py` keeps the triggers,
-which turn time or activity into messages.
+it. `breaker_state.py` keeps the breakers and limiters that workers share, `records.py` what people set up.
+`triggers.py` keeps the triggers, which turn time or activity into messages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from reverie.backends.moves import QueueLimits
 from reverie.backends.sqlite.breaker_state import SqliteSharedState
 from reverie.backends.sqlite.counts import count_if_needed
 from reverie.backends.sqlite.queue import SqliteQueue
+from reverie.backends.sqlite.records import SqliteRecords
 from reverie.backends.sqlite.triggers import SqliteTriggers
 from reverie.backends.sqlite.views import SqliteViews
 from reverie.storage.broadcast import FileBroadcast
@@ -43,6 +44,7 @@ class SqliteBackend:
         self.views = SqliteViews(database, clock)
         self.triggers = SqliteTriggers(database, clock, self.queue.written)
         self.shared = SqliteSharedState(database, clock)
+        self.records = SqliteRecords(database)
         self.broadcast = FileBroadcast(database.path)
         self.capabilities = Capabilities(
             applies_effects=apply_effects is not None, durability=database.durability

@@ -12,6 +12,8 @@ from reverie.backends.wakeup import CANCELLED
 from reverie.message import Key
 
 if TYPE_CHECKING:
+    import apsw
+
     from reverie.backends.control import Command, Selection
     from reverie.backends.sqlite.step import Step
 
@@ -104,3 +106,8 @@ def _delete(step: Step, which: Selection) -> ControlResult:
     for item in chosen:
         step.counts.move(item.label, status_of(item.status, item.error), None)
     return ControlResult(changed=[item.key for item in chosen], more=more)
+
+
+def blank_turn(connection: apsw.Connection, user_id: str, item_id: str, turn: int) -> None:
+    """Remove the words of one turn from a message that waits, runs or has ended: its memory was deleted."""
+    connection.execute(SQL["blank_turn"], {"user_id": user_id, "id": item_id, "turn": turn})

@@ -56,3 +56,13 @@ INSERT INTO paused_labels (label, reason) VALUES (?1, ?2) ON CONFLICT (label) DO
 
 -- name: resume
 DELETE FROM paused_labels WHERE label = ?1
+
+-- name: blank_turn
+-- Removes the words of one turn from a message of the label `add`. The fingerprint stays: a repeat is a duplicate.
+UPDATE pending_messages
+SET payload = CASE
+  WHEN NOT json_valid(payload) THEN ''
+  WHEN json_type(payload, '$[' || :turn || '].content') = 'text' THEN json_set(payload, '$[' || :turn || '].content', '')
+  ELSE payload
+END
+WHERE user_id = :user_id AND id = :id AND message_type = 'add'

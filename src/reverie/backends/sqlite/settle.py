@@ -18,7 +18,7 @@ from reverie.base.failpoints import failpoint
 from reverie.errors import VersionConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from reverie.backends.moves import Settlement
     from reverie.backends.sqlite.step import Step
@@ -41,24 +41,22 @@ OUTCOME = {Move.RETRY: "retry", Move.RELEASE: "handed_back", Move.CANCEL: "cance
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     """End claims and release their lanes.
 
-    Effects may meet a conflict, after which nothing later in their lane is settled. The messages of a lane
-    with effects are therefore settled one by one, in order.
+    Completions are written together. If that fails, because a claim is no longer valid or the effects of a
+    message cannot be written, nothing of it is kept. Then only completions of lanes without effects are
+    written together. The messages of the other lanes are settled one by one, in order, because effects may
+    meet a conflict, after which nothing later in their lane is settled.
     """
-    changing = {settlement.claim.handle[1] for settlement in settlements if settlement.effects}
-    plain = [
-        one.move is Move.COMPLETE
-        and not (one.effects or one.follow_ups)
-        and one.claim.handle[1] not in changing
-        for one in settlements
-    ]
-    together = list(compress(settlements, plain))
-    if together and not _end_together(step, together):
-        plain = [False] * len(settlements)
+    following = {settlement.claim.handle[1] for settlement in settlements if settlement.follow_ups}
+    is_ended = _end_together(step, settlements, following)
+    if not any(is_ended):
+        changing = {settlement.claim.handle[1] for settlement in settlements if settlement.effects}
+        if changing - following:
+            is_ended = _end_together(step, settlements, following | changing)
     conflicted: set[int] = set()
     answers = []
-    for settlement, is_ended in zip(settlements, plain, strict=True):
+    for settlement, ended in zip(settlements, is_ended, strict=True):
         lane = settlement.claim.handle[1]
-        if is_ended:
+        if ended:
             answers.append(APPLIED)
         elif lane in conflicted:
             answers.append(Settled(state="conflict"))
@@ -71,44 +69,53 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     return answers
 
 
-def _end_together(step: Step, settlements: Sequence[Settlement]) -> bool:
-    """End plain completions, one statement for all messages that one step has claimed.
+def _end_together(step: Step, settlements: Sequence[Settlement], apart: Container[int]) -> list[bool]:
+    """End the completions of all lanes that are not `apart`, with few statements.
 
-    If a claim is no longer valid, nothing is changed and the answer is False.
+    The answer says of each settlement whether it was ended. If one of them cannot be written, none is.
     """
+    fits = [one.move is Move.COMPLETE and one.claim.handle[1] not in apart for one in settlements]
+    together = list(compress(settlements, fits))
+    if not together:
+        return fits
+    try:
+        with step.savepoint():
+            _end_claims(step, together)
+            effects = [(one.claim.message, one.effects, one.prepared) for one in together if one.effects]
+            if effects and step.apply_effects is not None:
+                step.apply_effects(step.connection, effects, step.now)
+    except (_StaleClaimError, VersionConflictError, *UNWRITABLE):
+        return [False] * len(settlements)
     expires = step.now + step.limits.retention_ms
+    step.expect(expires)
+    for lane, count in Counter(one.claim.handle[1] for one in together).items():
+        change = step.lane(lane)
+        change.release(0, count)
+        change.depth -= count
+    for label, count in Counter(one.claim.message.label for one in together).items():
+        step.counts.move(label, Status.IN_PROGRESS, Status.COMPLETED, count)
+    for settlement in together:
+        if settlement.claim.message.user_key is not None:
+            _tell_trigger(step, settlement, Status.COMPLETED)
+    if any(step.rows(ANY_DEPENDANTS)[0]):
+        step.ended += [(*settlement.claim.key, Status.COMPLETED) for settlement in together]
+    return fits
+
+
+class _StaleClaimError(Exception):
+    """A claim is no longer valid."""
+
+
+def _end_claims(step: Step, settlements: Sequence[Settlement]) -> None:
+    """Complete messages, one statement for all that one step has claimed."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
-    lanes: Counter[int] = Counter()
-    labels: Counter[str] = Counter()
     for settlement in settlements:
-        row, lane = settlement.claim.handle
-        rows[claimed_together(settlement.claim)].append(row)
-        lanes[lane] += 1
-        labels[settlement.claim.message.label] += 1
-    changed = 0
-    step.connection.execute("SAVEPOINT together")
+        rows[claimed_together(settlement.claim)].append(settlement.claim.handle[0])
+    always = {"now": step.now, "expires": step.now + step.limits.retention_ms}
     for claimed, numbers in rows.items():
-        bindings = {"now": step.now, "expires": expires, "claimed": claimed, "rows": to_json(numbers)}
-        step.connection.execute(SQL["end_claims"], bindings)
-        changed += step.connection.changes()
-    whole = changed == len(settlements)
-    if not whole:
-        step.connection.execute("ROLLBACK TO together")
-    step.connection.execute("RELEASE together")
-    if whole:
-        step.expect(expires)
-        for lane, count in lanes.items():
-            change = step.lane(lane)
-            change.release(0, count)
-            change.depth -= count
-        for label, count in labels.items():
-            step.counts.move(label, Status.IN_PROGRESS, Status.COMPLETED, count)
-        for settlement in settlements:
-            if settlement.claim.message.user_key is not None:
-                _tell_trigger(step, settlement, Status.COMPLETED)
-        if any(step.rows(ANY_DEPENDANTS)[0]):
-            step.ended += [(*settlement.claim.key, Status.COMPLETED) for settlement in settlements]
-    return whole
+        step.connection.execute(SQL["end_claims"], always | {"claimed": claimed, "rows": to_json(numbers)})
+        if step.connection.changes() != len(numbers):
+            raise _StaleClaimError
 
 
 def _settle_one(step: Step, settlement: Settlement) -> Settled:
@@ -171,9 +178,8 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
         step.rows(SQL["forget_memory"], {"user_id": user_id, "id": item_id, "of_memory": OF_MEMORY})
     if move is Move.COMPLETE:
         if step.apply_effects is not None and settlement.effects:
-            step.apply_effects(
-                step.connection, claim.message, settlement.effects, settlement.prepared, step.now
-            )
+            effects = (claim.message, settlement.effects, settlement.prepared)
+            step.apply_effects(step.connection, [effects], step.now)
         if settlement.follow_ups:
             insert(step, settlement.follow_ups)
     elif settlement.delay_ms and status is Status.WAITING:

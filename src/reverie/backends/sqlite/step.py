@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from reverie.effect import Effect
     from reverie.message import Message
 
-    ApplyEffects = Callable[[apsw.Connection, Message, Sequence[Effect], Any, int], None]
-    """Writes the effects of one message in the settling transaction. Arguments: connection, message, effects,
-    what the store has prepared for them, now."""
+    ApplyEffects = Callable[[apsw.Connection, Sequence[tuple[Message, Sequence[Effect], Any]], int], None]
+    """Writes the effects of messages in the settling transaction, in the order of the messages. If it raises,
+    the caller rolls back whatever was written. Arguments: connection; of each message the message, its
+    effects and what the store has prepared for them; now."""
 
 __all__ = ["ANY_DEPENDANTS", "UNWRITABLE", "Step"]
 
@@ -45,6 +46,7 @@ UNWRITABLE = (
     apsw.MismatchError,
     ValueError,
     TypeError,
+    OverflowError,
     RecursionError,
     InvalidMessageError,
     QueueFullError,
@@ -123,6 +125,8 @@ class Step:
         self.apply_effects = apply_effects
         self.known_labels = known_labels
         self._lanes: dict[int, LaneChange] = {}
+        self._before: dict[int, LaneChange | None] | None = None
+        """Inside a savepoint: the lanes that it has changed, as they were; None: they had no change."""
         self.ended: list[tuple[str, str, Status]] = []
         """Messages that have ended. `finish` frees or fails the messages that depend on them."""
         self.runs: list[Run] = []
@@ -138,9 +142,10 @@ class Step:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Keep all changes made inside, or (if it raises) none."""
+        touched: dict[int, LaneChange | None] = {}
         lanes, ended, runs = self._lanes, self.ended, self.runs
         counters, counted = self._loaded, self.counts
-        self._lanes = {k: copy(v) for k, v in lanes.items()}
+        outer, self._before = self._before, touched
         self.ended, self.runs = list(ended), list(runs)
         self._loaded = None if counters is None else replace(counters)
         self.counts = Counts((label, list(change)) for label, change in counted.items())
@@ -148,9 +153,19 @@ class Step:
             with self.connection:
                 yield
         except BaseException:
+            for lane, before in touched.items():
+                if before is None:
+                    lanes.pop(lane, None)
+                else:
+                    lanes[lane] = before
             self._lanes, self.ended, self.runs = lanes, ended, runs
             self._loaded, self.counts = counters, counted
+            self._before = outer
             raise
+        self._before = outer
+        if outer is not None:
+            for lane, before in touched.items():
+                outer.setdefault(lane, before)
 
     def know_counters(self, place: int, turn: int, depth: int) -> None:
         """Take the counters from a statement that has read them along with other values."""
@@ -187,6 +202,8 @@ class Step:
     def lane(self, lane: int) -> LaneChange:
         """The change of a lane. Asking for it makes `finish` look at the lane."""
         change = self._lanes.get(lane)
+        if self._before is not None and lane not in self._before:
+            self._before[lane] = copy(change)
         if change is None:
             change = self._lanes[lane] = LaneChange()
         return change
@@ -232,6 +249,9 @@ class Step:
         if not self._lanes:
             return
         counters, changes = self.counters, self._lanes
+        if self._before is not None:
+            for lane, change in changes.items():
+                self._before.setdefault(lane, copy(change))
         counters.depth += sum(change.depth for change in changes.values())
         counters.turn += 1
         self._lanes = {}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from reverie.backends.limits import (
@@ -18,6 +16,7 @@ from reverie.backends.moves import Status, Submitted
 from reverie.backends.sqlite.rows import decode_json, extra_of, status_of, to_json
 from reverie.base.clock import to_epoch_ms
 from reverie.message import Key, Lane, level_of
+from reverie.storage.many_rows import write_rows
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -30,15 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["insert", "submit"]
 
 SQL = load_queries(__package__ or "", "submit.sql")
-COLUMNS = 22
-"""The number of values of one message in `insert_messages`."""
-CHUNKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""How many rows one statement may write; few sizes, so that each statement is prepared once."""
-FULL_ENOUGH = 0.75
-"""A chunk with at least this share of real rows is filled up with rows of NULL.
-
-The empty rows cost less than another statement.
-"""
 
 
 def submit(step: Step, messages: Sequence[Message]) -> list[Submitted]:
@@ -132,7 +122,7 @@ def _insert_ready(step: Step, messages: Sequence[Message]) -> list[Submitted]:
     places = step.take_places(len(messages))
     _fill_lanes(step, messages)
     values = [_values(step, message, place) for message, place in zip(messages, places, strict=True)]
-    if _write(step, "insert_messages", COLUMNS, values) == len(messages):
+    if write_rows(step.connection, SQL, "insert_messages", values) == len(messages):
         return [Submitted(message.item_id, "accepted") for message in messages]
     stored = _stored(step, messages)
     answers = []
@@ -161,10 +151,10 @@ def _insert_carefully(step: Step, messages: Sequence[Message]) -> list[Submitted
         new.append(message)
         answers.append(Submitted(message.item_id, "accepted"))
     levels = {message.lane: message.level or level_of(message.label) for message in new}
-    _write(step, "add_lanes", 4, [(*lane, level) for lane, level in levels.items()])
+    write_rows(step.connection, SQL, "add_lanes", [(*lane, level) for lane, level in levels.items()])
     places = step.take_places(len(new))
     values = [_values(step, message, place) for message, place in zip(new, places, strict=True)]
-    _write(step, "insert_messages", COLUMNS, values)
+    write_rows(step.connection, SQL, "insert_messages", values)
     for lane, count in _count_lanes(step, new):
         step.lane(lane).depth += count
     return answers
@@ -190,12 +180,8 @@ def _fill_lanes(step: Step, messages: Sequence[Message]) -> None:
     counters.depth += len(messages)
     counters.turn += 1
     turn = counters.turn
-    _write(
-        step,
-        "fill_lanes",
-        7,
-        [(*lane, levels[lane], count, turn, step.now) for lane, count in counts.items()],
-    )
+    filled = [(*lane, levels[lane], count, turn, step.now) for lane, count in counts.items()]
+    write_rows(step.connection, SQL, "fill_lanes", filled)
     for label in {lane.label for lane in counts}:
         if step.rows(SQL["is_turn_given"], (label, turn)):
             step.woken.add(label)
@@ -324,22 +310,3 @@ def _check_limits(step: Step, accepted: Sequence[Message]) -> None:
 def _arrival(step: Step, scope: str) -> float:
     rows = step.rows(SQL["arrival"], (scope,))
     return float(rows[0][0]) if rows else 0.0
-
-
-def _write(step: Step, statement: str, columns: int, values: Sequence[tuple[Any, ...]]) -> int:
-    """Write rows, one statement for each chunk; return how many rows were written."""
-    start = written = 0
-    for size in CHUNKS:
-        while len(values) - start >= FULL_ENOUGH * size:
-            flat = list(chain.from_iterable(values[start : start + size]))
-            flat += [None] * (columns * size - len(flat))
-            step.connection.execute(_statement(statement, columns, size), flat)
-            written += step.connection.changes()
-            start += size
-    return written
-
-
-@lru_cache
-def _statement(name: str, columns: int, rows: int) -> str:
-    row = f"({', '.join('?' * columns)})"
-    return f"{SQL[name]} {', '.join([row] * rows)} {SQL[name + '_end']}"

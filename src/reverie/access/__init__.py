@@ -1,0 +1,1 @@
+"""Access: who may do what (API keys), and who changed what (the audit log)."""
