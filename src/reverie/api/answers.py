@@ -7,6 +7,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 from reverie.api.readiness import Dependency
 from reverie.backends.moves import Status
 from reverie.backends.triggers import TriggerState
+from reverie.models.budgets import SpentBudget
+from reverie.models.usage import Usage
 from reverie.observe.alert import Alert
 from reverie.triggers.overview import TypeOverview
 from reverie.triggers.service import Who
@@ -16,17 +18,22 @@ __all__ = [
     "Alerts",
     "Backlog",
     "Cancelled",
+    "DeletedMemories",
     "Found",
+    "FoundInCube",
     "FoundMemory",
     "ItemState",
+    "Memories",
     "Metadata",
     "Progress",
     "Pushed",
     "Ran",
     "Readiness",
+    "RelatedMemory",
     "StatusPage",
     "Switched",
     "TypeAndTasks",
+    "UsageAndBudgets",
     "Waited",
 ]
 
@@ -42,26 +49,57 @@ class Added(TypedDict):
     status: str
 
 
-class Metadata(TypedDict):
-    """What is known of a memory besides its text."""
-
-    memory_type: str
-    kind: str
-    relativity: float
-    user_id: str
-    session_id: str | None
-    tags: list[str]
-    info: dict[str, Any] | None
-    sources: list[dict[str, Any]]
-    created_at: str
-    updated_at: str
-
-
-class FoundMemory(TypedDict):
-    """A memory that fits a query."""
+class RelatedMemory(TypedDict):
+    """A memory that belongs to one that was found."""
 
     id: str
     memory: str
+
+
+class Metadata(TypedDict):
+    """What is known of a memory besides its text. Times are ISO 8601 text."""
+
+    memory_type: str
+    kind: str
+    tier: str
+    status: Literal["activated", "resolving", "archived"]
+    """resolving: accepted, and not written yet."""
+    user_id: str
+    session_id: str | None
+    device_id: str | None
+    agent_id: str | None
+    tags: list[str]
+    info: dict[str, Any] | None
+    sources: list[dict[str, Any]]
+    importance: float
+    version: int
+    created_at: str
+    updated_at: str
+    valid_from: str | None
+    valid_to: str | None
+    usage: list[Any]
+    """Empty: clients expect the field."""
+    embedding: list[float]
+    """Empty: clients expect the field."""
+    background: str
+    """Empty: clients expect the field."""
+    relativity: NotRequired[float]
+    """In a search: how well the memory fits, 0 to 1, comparable between searches."""
+    signals: NotRequired[dict[str, float]]
+    """With `explain`: what each signal added to the score."""
+    neighbours: NotRequired[list[RelatedMemory]]
+    """With `neighbor_discovery`: the memories before and after it in its conversation."""
+    linked: NotRequired[list[RelatedMemory]]
+    """With `neighbor_discovery`: the memories that links lead to."""
+
+
+class FoundMemory(TypedDict):
+    """A memory."""
+
+    id: str
+    memory: str
+    ref_id: str
+    """The first part of the id, in brackets, for a text that cites the memory."""
     metadata: Metadata
 
 
@@ -70,17 +108,57 @@ class FoundInCube(TypedDict):
 
     cube_id: str
     memories: list[FoundMemory]
+    total_nodes: int
+    """How many memories these are."""
 
 
 class Found(TypedDict):
     """The memories that fit a query."""
 
     text_mem: list[FoundInCube]
+    pref_mem: list[FoundInCube]
+    """Preferences; `text_mem` has none."""
     act_mem: list[FoundInCube]
     para_mem: list[FoundInCube]
-    pref_mem: list[FoundInCube]
+    tool_mem: list[FoundInCube]
+    skill_mem: list[FoundInCube]
+    pref_string: str
+    """The texts of the preferences, one on each line."""
+    pref_note: str
+    """How a model should read `pref_string`."""
+    dropped: int
+    """How many hits were below the threshold."""
+    cut: int
+    """How many hits were left out because of `max_tokens`."""
     words_left_out: int
     """How many words of a long query were not searched for; the rarest were."""
+    degraded: list[str]
+    """Why the search is not as good as it could be, one sentence each."""
+    timings_ms: NotRequired[dict[str, float]]
+    """With `explain`: how long each stage took."""
+    explanation: NotRequired[dict[str, Any]]
+    """With `explain`: the words, names and times that were understood in the query."""
+
+
+class Memories(TypedDict):
+    """The memories that were asked for by their ids; those that there are not are left out."""
+
+    memories: list[FoundMemory]
+
+
+class DeletedMemories(TypedDict):
+    """Whether all memories that were named are deleted."""
+
+    status: Literal["success", "failure"]
+    """failure: one of the ids is unknown. The others are deleted all the same."""
+
+
+class UsageAndBudgets(TypedDict):
+    """What the language model has cost, and the budgets that are spent today."""
+
+    usage: list[Usage]
+    """Sums by tenant, label and day (UTC), the newest day first. `micros` are millionths of the currency."""
+    budgets_spent: list[SpentBudget]
 
 
 class Pushed(TypedDict):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["complete_document"]
 
 EVERY_ROUTE = {
-    403: "The caller's role is too weak, or a web page of another site asks.",
+    403: "The caller's key does not allow this, or a web page of another site asks.",
     413: "The body is larger than `server.max_body_bytes`.",
     421: "The request is for another host.",
     500: "A bug: the log has it, with the trace id.",
@@ -78,7 +78,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
                 schema = {"anyOf": [others[status], schema]}
             responses[status] = _response(" ".join(reasons), schema)
         operation["responses"] = {str(status): response for status, response in responses.items()}
-        operation["x-role"] = route.role.name.lower()
+        operation["x-role"] = route.role.title
+        operation["x-reach"] = route.reach
     return document
 
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from reverie.api.routing import Touched
 from reverie.message import Message, MessageLimits, UniquePolicy, content_text, new_item_id
 from reverie.turn import Turn
 
-__all__ = ["AddRequest", "PushRequest", "SearchRequest", "SubmitRequest", "Whose"]
+__all__ = ["DEFAULT_USER", "AddRequest", "PushRequest", "SubmitRequest", "Text", "Whose"]
 
 
 def _check_text(text: str) -> str:
@@ -28,21 +29,43 @@ Text = Annotated[str, AfterValidator(_check_text)]
 
 
 class TurnModel(BaseModel):
-    """What one speaker said."""
+    """What one speaker said; `{"type": "text", "text": …}` is content without a speaker."""
 
     role: str = "user"
     content: str
-    chat_time: str | None = None
+    name: str | None = Field(None, description="the name of the speaker, which a search may mention")
+    chat_time: str | None = Field(None, description="when it was said, in words or as a date")
+    message_id: str | None = Field(None, description="the id of the message in the client's own system")
+
+    @model_validator(mode="before")
+    @classmethod
+    def read_raw_item(cls, given: Any) -> Any:
+        """Take the text of a raw item for its content."""
+        if isinstance(given, dict) and "content" not in given and "text" in given:
+            return given | {"content": given["text"]}
+        return given
 
     @field_validator("content", mode="before")
     @classmethod
     def join_parts(cls, content: Any) -> Any:
-        """Turn content in parts into the text of its text parts."""
+        """Turn content in parts into the text of its text parts; a call of a tool may have no content."""
+        if content is None:
+            return ""
         if isinstance(content, list):
             return "\n".join(
                 str(part["text"]) for part in content if isinstance(part, dict) and "text" in part
             )
         return content
+
+    def turn(self) -> Turn:
+        """The turn that is remembered."""
+        return Turn(
+            content=self.content,
+            role=self.role,
+            name=self.name,
+            chat_time=self.chat_time,
+            message_id=self.message_id,
+        )
 
 
 class AddRequest(BaseModel):
@@ -56,7 +79,10 @@ class AddRequest(BaseModel):
     session_id: str | None = None
     task_id: str | None = None
     item_id: str | None = Field(None, description="repeat a request with the same id and it is kept once")
-    info: dict[str, Any] | None = None
+    info: dict[str, Any] | None = Field(
+        None, description="kept with each memory; device_id, agent_id and domain can be searched by"
+    )
+    custom_tags: list[str] | None = Field(None, description="become the tags of each memory")
 
     @model_validator(mode="after")
     def check_content(self) -> AddRequest:
@@ -67,6 +93,10 @@ class AddRequest(BaseModel):
             raise ValueError("item_id can be given for one cube only")
         return self
 
+    def touched(self) -> list[Touched]:
+        """The user and the cubes that are written."""
+        return [Touched(self.user_id, tuple(self.cubes))]
+
     @property
     def cubes(self) -> list[str]:
         """The cubes to write into; an empty name means the user's own cube."""
@@ -76,8 +106,18 @@ class AddRequest(BaseModel):
     def turns(self) -> list[Turn]:
         """The turns of the request, in order."""
         if isinstance(self.messages, list):
-            return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
+            return [model.turn() for model in self.messages]
         return [Turn(content=self.messages or self.memory_content or "")]
+
+    @property
+    def info_with_tags(self) -> dict[str, Any] | None:
+        """`info` with `custom_tags` added to those that it has."""
+        if not self.custom_tags:
+            return self.info
+        before = (self.info or {}).get("custom_tags")
+        tags = before if isinstance(before, list) else []
+        new = [tag for tag in dict.fromkeys(self.custom_tags) if tag not in tags]
+        return {**(self.info or {}), "custom_tags": [*tags, *new]}
 
 
 class Whose(BaseModel):
@@ -86,6 +126,14 @@ class Whose(BaseModel):
     user_id: Text | None = None
     device_id: Text | None = None
     agent_id: Text | None = None
+
+    def touched(self) -> list[Touched]:
+        """The user; none: the task that belongs to no user."""
+        return [Touched(self.user_id)]
+
+
+DEFAULT_USER = "default"
+"""The user of a pushed message that names none."""
 
 
 class PushRequest(Whose):
@@ -107,22 +155,16 @@ class PushRequest(Whose):
             raise ValueError("give either messages or content, not both")
         return self
 
+    def touched(self) -> list[Touched]:
+        """The user and the cube that are written."""
+        return [Touched(self.user_id or DEFAULT_USER, (self.mem_cube_id or "",))]
+
     @property
     def turns(self) -> list[Turn]:
         """The turns of the request, in order."""
         if isinstance(self.messages, list):
-            return [Turn(content=t.content, role=t.role, chat_time=t.chat_time) for t in self.messages]
+            return [model.turn() for model in self.messages]
         return [Turn(content=self.messages or self.content or "", role=self.role)]
-
-
-class SearchRequest(BaseModel):
-    """What to look for."""
-
-    query: Text
-    user_id: Text
-    mem_cube_id: Text | None = None
-    readable_cube_ids: list[Text] | None = None
-    top_k: int = Field(10, ge=1, le=1000)
 
 
 class MessageModel(BaseModel):
@@ -157,3 +199,7 @@ class SubmitRequest(BaseModel):
     """Messages to hand over, all or none."""
 
     messages: list[MessageModel] = Field(min_length=1, max_length=10_000)
+
+    def touched(self) -> list[Touched]:
+        """The users and cubes of the messages."""
+        return [Touched(model.user_id, (model.mem_cube_id,)) for model in self.messages]

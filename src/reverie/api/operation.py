@@ -52,17 +52,27 @@ def _json(value: Any, code: int = 200, headers: dict[str, str] | None = None) ->
 
 
 ROUTES = (
-    Route("GET", "/health", health, role=Role.READER, answer=Health, plain=True),
+    Route("GET", "/health", health, role=Role.READ_ONLY, reach="open", answer=Health, plain=True),
     Route(
         "GET",
         "/ready",
         ready,
-        role=Role.READER,
+        role=Role.READ_ONLY,
+        reach="all",
         answer=Readiness,
         plain=True,
         errors=(),
         other_answers={503: Readiness},
     ),
-    Route("GET", "/alerts", alerts, role=Role.READER, answer=Alerts, plain=True),
-    Route("GET", "/metrics", metrics, role=Role.READER, answer=str, plain=True, media_type="text/plain"),
+    Route("GET", "/alerts", alerts, role=Role.READ_ONLY, reach="all", answer=Alerts, plain=True),
+    Route(
+        "GET",
+        "/metrics",
+        metrics,
+        role=Role.READ_ONLY,
+        reach="all",
+        answer=str,
+        plain=True,
+        media_type="text/plain",
+    ),
 )

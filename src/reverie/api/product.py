@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING
-
-import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from reverie.api.answers import Added, Found, FoundMemory
+from reverie.api.answers import Added, Found
 from reverie.api.envelope import answer
-from reverie.api.models import AddRequest, SearchRequest
+from reverie.api.memory_models import SearchRequest
+from reverie.api.memory_shape import found_by_cube
+from reverie.api.models import AddRequest
 from reverie.api.routing import Route
 from reverie.api.streams import unless_gone
-from reverie.base.clock import from_epoch_ms
 from reverie.capture.intake import add_message
 from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
 from reverie.face.scheduler import AsyncScheduler
@@ -22,19 +19,10 @@ from reverie.message import new_item_id
 from reverie.principal import Role
 from reverie.turn import memory_id_of
 
-if TYPE_CHECKING:
-    from reverie.memory.interface import Hit
-
 __all__ = ["ROUTES"]
 
-MEMORY_TYPES = {
-    "working": "WorkingMemory",
-    "long_term": "LongTermMemory",
-    "archive": "ArchivedMemory",
-    "activation": "ActivationMemory",
-    "parameter": "ParameterMemory",
-}
-"""tier → `memory_type`, as clients know it."""
+PREFERENCE_NOTE = "These are preferences of the user: heed them, unless the user now says otherwise."
+"""`pref_note` of a search that has found preferences."""
 
 
 async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
@@ -48,7 +36,7 @@ async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
             item_id=request.item_id or new_item_id(),
             session_id=request.session_id,
             task_id=request.task_id,
-            info=request.info,
+            info=request.info_with_tags,
         )
         for cube in request.cubes
     ]
@@ -74,42 +62,27 @@ async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
 
 async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> JSONResponse:
     """Find memories that fit a query, best first, by cube. The search ends when its client hangs up."""
-    cubes = request.readable_cube_ids or ([request.mem_cube_id] if request.mem_cube_id else [])
-    searching = scheduler.memory.search(
-        request.query, user_id=request.user_id, mem_cube_ids=cubes, limit=request.top_k
-    )
-    hits = await unless_gone(client, searching)
-    by_cube: dict[str, list[FoundMemory]] = defaultdict(list)
-    for hit in hits:
-        by_cube[hit.item.mem_cube_id].append(_found(hit))
-    found: Found = {
-        "text_mem": [{"cube_id": cube, "memories": memories} for cube, memories in by_cube.items()],
+    searching = scheduler.memory.search(request.query, **request.options(), note=False)
+    found = await unless_gone(client, searching)
+    related = request.neighbor_discovery
+    data: Found = {
+        "text_mem": found_by_cube(found.hits, related=related),
+        "pref_mem": found_by_cube(found.preferences, related=related),
         "act_mem": [],
         "para_mem": [],
-        "pref_mem": [],
-        "words_left_out": hits.words_left_out,
+        "tool_mem": [],
+        "skill_mem": [],
+        "pref_string": "\n".join(f"- {hit.text}" for hit in found.preferences),
+        "pref_note": PREFERENCE_NOTE if found.preferences else "",
+        "dropped": found.dropped,
+        "cut": found.cut,
+        "words_left_out": found.words_left_out,
+        "degraded": list(found.degraded),
     }
-    return answer(found)
-
-
-def _found(hit: Hit) -> FoundMemory:
-    item = hit.item
-    return {
-        "id": item.id,
-        "memory": item.text,
-        "metadata": {
-            "memory_type": MEMORY_TYPES.get(item.tier, item.tier),
-            "kind": item.kind,
-            "relativity": hit.score,
-            "user_id": item.user_id,
-            "session_id": item.session_id,
-            "tags": list(item.tags),
-            "info": item.info,
-            "sources": [msgspec.structs.asdict(source) for source in item.sources],
-            "created_at": from_epoch_ms(item.created_at).isoformat(),
-            "updated_at": from_epoch_ms(item.updated_at).isoformat(),
-        },
-    }
+    if request.explain:
+        data["timings_ms"] = found.timings_ms or {}
+        data["explanation"] = found.explanation or {}
+    return answer(data)
 
 
 ROUTES = (
@@ -117,7 +90,7 @@ ROUTES = (
         "POST",
         "/product/add",
         add,
-        role=Role.WRITER,
+        role=Role.USER,
         answer=list[Added],
         errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
     ),
@@ -125,7 +98,7 @@ ROUTES = (
         "POST",
         "/product/search",
         search,
-        role=Role.READER,
+        role=Role.READ_ONLY,
         answer=Found,
         errors=(InvalidMessageError, BackendUnavailableError),
     ),

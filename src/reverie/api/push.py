@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi.responses import JSONResponse
 
 from reverie.api.answers import Pushed
-from reverie.api.models import PushRequest
+from reverie.api.models import DEFAULT_USER, PushRequest
 from reverie.api.routing import Route
 from reverie.capture.intake import add_message
 from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
@@ -14,9 +14,6 @@ from reverie.message import check_name, new_item_id
 from reverie.principal import Role
 
 __all__ = ["ROUTES"]
-
-DEFAULT_USER = "default"
-"""The user of a message that names none."""
 
 
 async def push_chat_message(scheduler: AsyncScheduler, request: PushRequest) -> JSONResponse:
@@ -57,7 +54,7 @@ ROUTES = (
         "POST",
         "/api/push/chat/message",
         push_chat_message,
-        role=Role.WRITER,
+        role=Role.USER,
         answer=Pushed,
         plain=True,
         errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.api import operation, product, push, scheduler, triggers
+from reverie.api import language, memories, operation, product, push, scheduler, triggers
 
 if TYPE_CHECKING:
     from reverie.api.routing import Route
@@ -13,6 +13,8 @@ __all__ = ["ROUTES"]
 
 ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
+    *memories.ROUTES,
+    *language.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
     *triggers.ROUTES,

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import inspect
+import json
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
-from fastapi import HTTPException, Response
+import msgspec
+from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
-from reverie.errors import BackendUnavailableError, ReverieError, RoleError
+from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
 from reverie.principal import Role, current_principal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
     from starlette.types import Receive, Scope, Send
 
     from reverie.face.scheduler import AsyncScheduler
 
-__all__ = ["Endpoint", "Route"]
+__all__ = ["Endpoint", "NamesUsers", "Reach", "Route", "Touched"]
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Body = Literal["json", "form", "multipart"]
+
+Reach = Literal["named", "all", "own", "open"]
+"""Whose data a route touches.
+
+named: the users that the request names; they are checked here, before the function is called.
+all: every user; a key that is bound to users or cubes is refused.
+own: the users of the caller; the function itself keeps to them.
+open: nobody's data; the route needs no key.
+"""
 
 CONTENT_TYPES: dict[Body, str] = {
     "json": "application/json",
@@ -32,6 +42,23 @@ CONTENT_TYPES: dict[Body, str] = {
     "multipart": "multipart/form-data",
 }
 BODY_NAMES: dict[Body, str] = {"json": "JSON", "form": "a form", "multipart": "a multipart form"}
+
+
+class Touched(NamedTuple):
+    """A user whose data a request touches, and the cubes that it names."""
+
+    user_id: str | None
+    """None: the request names no user, and is about all of them."""
+    cubes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class NamesUsers(Protocol):
+    """The body of a request that names users."""
+
+    def touched(self) -> Iterable[Touched]:
+        """The users and cubes that the request names."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,6 +73,7 @@ class Route:
     _: KW_ONLY
     role: Role
     """The weakest role that may ask."""
+    reach: Reach = "named"
     answer: Any
     """The type of `data` in a successful answer `{code, message, data}`."""
     errors: tuple[type[ReverieError], ...] = (BackendUnavailableError,)
@@ -60,6 +88,18 @@ class Route:
     """HTTP status → type of the whole answer, for failures that have another shape than errors have."""
 
 
+class JsonRequest(Request):
+    """A request whose body is read quickly: the event loop serves nobody else meanwhile."""
+
+    async def json(self) -> Any:
+        """The value of the body; the standard library's error if it is no JSON."""
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return json.loads(body)  # it says at which place the body stops being JSON
+
+
 class Endpoint(APIRoute):
     """A route of the table, bound to one scheduler.
 
@@ -69,7 +109,7 @@ class Endpoint(APIRoute):
     def __init__(self, route: Route, scheduler: AsyncScheduler) -> None:
         super().__init__(
             route.path,
-            partial(route.function, scheduler),
+            _checked(route, scheduler),
             methods=[route.method],
             name=route.function.__name__,
             description=inspect.getdoc(route.function),
@@ -82,15 +122,26 @@ class Endpoint(APIRoute):
             f"{BODY_NAMES[body]}, 'Content-Type: {CONTENT_TYPES[body]}'" for body in route.bodies
         )
 
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute.get_route_handler`."""
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handle_json
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose path has matched; one with another method is answered 405."""
         route = self._route
         if scope["method"] != route.method:
             await super().handle(scope, receive, send)
             return
-        role = current_principal.get().role
-        if role < route.role:
-            raise RoleError(role.name.lower(), route.role.name.lower())
+        if route.reach != "open":
+            principal = current_principal.get()
+            principal.check_role(route.role)
+            if route.reach == "all" and principal.is_bound:
+                raise BoundKeyError
         headers = Headers(scope=scope)
         has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         if has_body and route.method != "GET":
@@ -101,3 +152,50 @@ class Endpoint(APIRoute):
             if kind not in self._taken:
                 raise HTTPException(415, f"a body of type {given!r} is not taken: send {self._ways}")
         await self.app(scope, receive, send)
+
+
+USER_NAMES = ("user_id", "user_name")
+"""The fields of a query that name a user; `mem_cube_id` beside them names a cube."""
+
+
+def _checked(route: Route, scheduler: AsyncScheduler) -> Callable[..., Awaitable[Response]]:
+    """The function of a route, which refuses users and cubes that the caller may not touch."""
+    signature = inspect.signature(route.function, eval_str=True)
+    parameters = list(signature.parameters.values())[1:]
+    if route.reach == "named" and not any(map(_names_user, parameters)):
+        raise TypeError(f"{route.method} {route.path} names no user: give its Route another reach")
+
+    async def call(**values: Any) -> Response:
+        if route.reach == "named":
+            principal = current_principal.get()
+            if principal.is_bound:
+                for user_id, cubes in _touched(values):
+                    if user_id is None:
+                        raise BoundKeyError
+                    principal.check_touch(user_id, cubes)
+        return await route.function(scheduler, **values)
+
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def _names_user(parameter: inspect.Parameter) -> bool:
+    kind = parameter.annotation
+    kinds = [kind]
+    while kind_args := get_args(kind):  # Annotated[Model | None, …]
+        kinds += kind_args
+        kind = kind_args[0]
+    return parameter.name in USER_NAMES or any(hasattr(kind, "touched") for kind in kinds)
+
+
+def _touched(values: Mapping[str, Any]) -> Iterator[Touched]:
+    """The users and cubes that the arguments of a call name."""
+    for name in USER_NAMES:
+        if name in values:
+            cube = values.get("mem_cube_id")
+            yield Touched(values[name], () if cube is None else (cube,))
+    bodies = [value for value in values.values() if isinstance(value, NamesUsers)]
+    for body in bodies:
+        yield from body.touched()
+    if not bodies and not any(name in values for name in USER_NAMES):  # a body that may be left out
+        yield Touched(None)

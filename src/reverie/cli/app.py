@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "load_app",
     "opened",
+    "opened_memory",
     "refuse_memory",
     "scheduler_of",
     "scheduler_to_look",
@@ -47,6 +48,14 @@ def opened(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
         except KeyboardInterrupt:
             warnings.simplefilter("ignore", RuntimeWarning)  # about a call that was cut off before it began
             raise
+
+
+@contextmanager
+def opened_memory(url: str | None, *, makes: bool = False) -> Iterator[Scheduler]:
+    """Like `opened`, for commands that read or change memories: these must outlive the command."""
+    with opened(url, makes=makes) as scheduler:
+        refuse_memory("memory.url", scheduler.runtime.settings.memory_url)
+        yield scheduler
 
 
 def refuse_memory(setting: str, url: str | None) -> None:

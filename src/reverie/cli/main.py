@@ -11,8 +11,26 @@ from typing import Annotated, Optional
 import typer
 
 from reverie.cli.app import scheduler_of
-from reverie.cli.commands import act, dead, events, look, redis, send, storage, triggers, waiting
+from reverie.cli.commands import (
+    act,
+    dead,
+    embeddings,
+    evaluate,
+    events,
+    extract,
+    index,
+    look,
+    memories,
+    redis,
+    search,
+    send,
+    storage,
+    transfer,
+    triggers,
+    waiting,
+)
 from reverie.cli.commands.config import config
+from reverie.cli.commands.usage import usage
 from reverie.cli.commands.worker import worker_cli
 from reverie.cli.doctor.command import doctor
 from reverie.cli.options import App, Json, Url
@@ -27,15 +45,20 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (send, look, waiting, events, act):
+for part in (send, search, look, waiting, events, act, transfer, evaluate):
     cli.add_typer(part.commands)
 cli.add_typer(dead.commands, name="dead")
 cli.add_typer(triggers.commands, name="triggers")
 cli.add_typer(config, name="config")
+cli.add_typer(embeddings.commands, name="embeddings")
+cli.add_typer(extract.commands, name="extract")
+cli.add_typer(index.commands, name="index")
+cli.add_typer(memories.commands, name="memories")
 cli.add_typer(redis.commands, name="redis")
 cli.add_typer(storage.commands, name="storage")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
+cli.command()(usage)
 
 
 def main() -> None:

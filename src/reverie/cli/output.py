@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,7 +16,7 @@ import typer
 from reverie.base.escapes import escape, escape_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -25,8 +26,11 @@ __all__ = [
     "console",
     "counted",
     "last_line",
+    "memories",
     "moment",
+    "no_logs",
     "note",
+    "one_line",
     "plain",
     "print_json",
     "print_table",
@@ -129,6 +133,16 @@ def counted(number: int) -> str:
     return f"{number} item{'' if number == 1 else 's'}"
 
 
+def memories(number: int) -> str:
+    """A number of memories, such as `1 memory` and `3 memories`."""
+    return f"{number} {'memory' if number == 1 else 'memories'}"
+
+
+def one_line(text: str) -> str:
+    """A text with all its lines in one."""
+    return " ".join(text.split())
+
+
 def last_line(text: str | None) -> str:
     """The last line of an error, because it says most."""
     lines = (text or "").strip().splitlines()
@@ -149,3 +163,15 @@ def set_up_logs() -> None:
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("reverie").setLevel(logging.INFO)
+
+
+@contextmanager
+def no_logs() -> Iterator[None]:
+    """Keep the log lines of Reverie back, for a command that shows in its own words what they would say."""
+    logger = logging.getLogger("reverie")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -30,8 +30,8 @@ KINDS: dict[object, str] = {
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_bytes": "bytes"}
 COUNTED = re.compile(
     r"(?:[\w ]+: )?(?:least )?(messages submitted per second|messages|handler calls|calls|worker processes"
-    r"|processes|threads|slots|runs|words|claims|items|samples|labels|tries|files"
-    r"|levels|seconds|milliseconds|bytes)\b"
+    r"|processes|threads|slots|runs|words|tokens|claims|items|samples|labels|tries|files"
+    r"|levels|money|seconds|milliseconds|bytes)\b"
 )
 
 Place = tuple[str, ...]

@@ -19,7 +19,7 @@ __all__ = ["page"]
 
 OPENING = """# Settings
 
-<!-- Written by `make settings-page` from the settings themselves: change them there, not here. -->
+<!-- Written by `make pages` from the settings themselves: change them there, not here. -->
 
 A setting has its default, unless it is set in one of these places; the later one wins:
 

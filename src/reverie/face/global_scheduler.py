@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  its exit hook must be registered before ours
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError, UnknownItemError, WaitTimeoutError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import Submitted
     from reverie.message import Key, Message
+    from reverie.runtime import Runtime
 
 __all__ = ["GlobalScheduler", "mem_scheduler"]
 
@@ -33,9 +34,8 @@ class _LazyAsyncScheduler(AsyncScheduler):
 
     submitted: dict[Key, str]
 
-    def __init__(self, url: str | None = None, **options: Any) -> None:
-        """See `AsyncScheduler`."""
-        super().__init__(url, **options)
+    def _bind(self, runtime: Runtime) -> None:
+        super()._bind(runtime)
         self._submit = self._start_and_submit
 
     async def _start_and_submit(

@@ -1,31 +1,58 @@
-"""`scheduler.memory`: adds and finds memories, in an async and a blocking form."""
+"""`scheduler.memory`: adds, finds, changes and deletes memories, in an async and a blocking form."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from reverie.backends.views import StatusQuery
 from reverie.base.bridge import Bridge, blocking, submitting
+from reverie.base.clock import to_epoch_ms
 from reverie.capture.intake import add_message
-from reverie.errors import InvalidMessageError
-from reverie.memory.interface import SearchQuery
-from reverie.message import check_ids, new_item_id
+from reverie.effect import Delete, Revise, check_effect
+from reverie.errors import (
+    InvalidMessageError,
+    InvalidSelectionError,
+    MemoryDeletedError,
+    UnknownMemoryError,
+    VersionConflictError,
+)
+from reverie.memory.interface import KeepsIndex, PageQuery
+from reverie.memory.item import MemoryItem
+from reverie.memory.query import Filters, SearchQuery
+from reverie.message import Message, check_ids, new_item_id
+from reverie.turn import read_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from reverie.backends.moves import Submitted
+    from reverie.effect import Effect
     from reverie.face.scheduler import AsyncScheduler
-    from reverie.memory.interface import Hits, MemoryItem
+    from reverie.memory.interface import IndexProgress, MemoryPage
+    from reverie.memory.item import LinkedItem, Revision
+    from reverie.memory.query import Found
     from reverie.turn import Turn
 
 __all__ = ["AsyncMemory", "Memory"]
 
+MOST_HITS = 1000
+"""The most hits of one search."""
+LONGEST_NOTE = 8000
+"""How many characters of a query its note has."""
+TRIES = 5
+"""How often a change of a memory is tried that others change at the same time."""
+
 
 class AsyncMemory:
-    """Adds and finds memories, as part of an `AsyncScheduler`."""
+    """Adds, finds, changes and deletes memories, as part of an `AsyncScheduler`."""
 
     def __init__(self, scheduler: AsyncScheduler) -> None:
         self._scheduler = scheduler
+        self.default_cube: str | None = None
+        """The cube that `add` and `search` use where none is named; None: the user's own, and all."""
 
     async def add(
         self,
@@ -38,11 +65,15 @@ class AsyncMemory:
         task_id: str | None = None,
         info: dict[str, Any] | None = None,
     ) -> Submitted:
-        """Submit something to remember. When this returns, it is kept; soon after, a search finds it."""
+        """Submit something to remember. When this returns, it is kept; soon after, a search finds it.
+
+        Turn `i` becomes the memory with the id `{item_id}.{i}`. Of `info`, `device_id`, `agent_id`, `domain`
+        and `custom_tags` (a list) become fields of the memories.
+        """
         message = add_message(
             text,
             user_id=user_id,
-            mem_cube_id=mem_cube_id,
+            mem_cube_id=mem_cube_id or self.default_cube or "",
             item_id=item_id or new_item_id(),
             session_id=session_id,
             task_id=task_id,
@@ -51,15 +82,49 @@ class AsyncMemory:
         return (await self._scheduler.submit_messages([message]))[0]
 
     async def search(
-        self, query: str, *, user_id: str, mem_cube_ids: Sequence[str] = (), limit: int = 10
-    ) -> Hits:
+        self,
+        query: str,
+        *,
+        user_id: str,
+        mem_cube_ids: Sequence[str] = (),
+        limit: int = 10,
+        session_id: str | None = None,
+        kinds: Sequence[str] = (),
+        without_kinds: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        tiers: Sequence[str] = (),
+        device_id: str | None = None,
+        agent_id: str | None = None,
+        since: datetime | int | None = None,
+        until: datetime | int | None = None,
+        as_of: datetime | int | None = None,
+        reference_time: datetime | int | None = None,
+        threshold: float | None = None,
+        max_tokens: int | None = None,
+        diversity: Literal["mmr", "sim", "no"] = "mmr",
+        rerank: bool = True,
+        preferences: int = 0,
+        neighbours: int = 0,
+        hops: int = 0,
+        explain: bool = False,
+        note: bool = True,
+    ) -> Found:
         """Find the memories of a user that match a query best, best first.
 
-        Of a query with very many words the rarest are searched for; `words_left_out` of the answer counts the
-        others. `ReadTimeoutError` if the search takes longer than `memory.search_timeout_s`.
+        `kinds`, `without_kinds`, `tags`, `tiers`, `device_id`, `agent_id`, `since`, `until` and `as_of` are
+        strict: what does not fit is not found. `session_id` only raises the present conversation. Times are
+        datetimes or epoch milliseconds. Nothing is dropped for its score unless there is a `threshold`; 0.45
+        is a fair one. Of a query with very many words the rarest are searched for; `words_left_out` of the
+        answer counts the others. `degraded` of the answer says why it may be incomplete. `ReadTimeoutError`
+        if the search takes longer than `memory.search_timeout_s`. docs/search.md explains all options.
+
+        With `note`, a running scheduler is told of the query by a `query` message: it counts accesses, and
+        working memory follows the last queries.
         """
         runtime = self._scheduler.runtime
-        check_ids(runtime.limits, user_id=user_id)
+        check_ids(runtime.limits, user_id=user_id, session_id=session_id)
+        if not mem_cube_ids and self.default_cube is not None:
+            mem_cube_ids = (self.default_cube,)
         for cube in mem_cube_ids:
             check_ids(runtime.limits, mem_cube_id=cube)
         if len(query) > runtime.limits.max_content_bytes:
@@ -67,16 +132,241 @@ class AsyncMemory:
             raise InvalidMessageError(
                 "query", query, f"may have at most {allowed} characters (limits.max_content_bytes)"
             )
+        for name, number, most in (
+            ("limit", limit, MOST_HITS),
+            ("preferences", preferences, MOST_HITS),
+            ("neighbours", neighbours, 100),
+            ("hops", hops, 5),
+        ):
+            least = 1 if name == "limit" else 0
+            if not least <= number <= most:
+                raise InvalidSelectionError(f"{name}={number}: must be {least} to {most}")
         if not runtime.opened:
             await runtime.open()
-        search = SearchQuery(text=query, user_id=user_id, mem_cube_ids=tuple(mem_cube_ids), limit=limit)
-        return await runtime.store.search(search)
+        found = await runtime.store.search(
+            SearchQuery(
+                text=query,
+                user_id=user_id,
+                mem_cube_ids=tuple(mem_cube_ids),
+                limit=limit,
+                filters=Filters(
+                    kinds=tuple(kinds),
+                    without_kinds=tuple(without_kinds),
+                    tags=tuple(tags),
+                    tiers=tuple(tiers),
+                    device_id=device_id,
+                    agent_id=agent_id,
+                    since=_epoch(since),
+                    until=_epoch(until),
+                    as_of=_epoch(as_of),
+                ),
+                session_id=session_id,
+                reference_time=_epoch(reference_time),
+                threshold=threshold,
+                max_tokens=max_tokens,
+                diversity=diversity,
+                rerank=rerank,
+                preferences=preferences,
+                neighbours=neighbours,
+                hops=hops,
+                explain=explain,
+            )
+        )
+        if note and runtime.started:
+            runtime.query_notes.note(_notes_of(query, user_id, session_id, found))
+        return found
 
-    async def get(self, memory_id: str, *, user_id: str) -> MemoryItem | None:
-        """Read one memory of a user; None if it is unknown."""
+    async def get(self, memory_id: str, *, user_id: str, follow: bool = True) -> MemoryItem | None:
+        """Read one memory of a user; None if it is unknown.
+
+        The id of a superseded memory leads to its successor, unless `follow` is false. The id of a message
+        that was accepted and is not settled yet leads to what the message says, with the status `resolving`.
+        `MemoryDeletedError` if the memory, or the one that it leads to, was deleted.
+        """
         check_ids(self._scheduler.runtime.limits, user_id=user_id, memory_id=memory_id)
         await self._scheduler.open()
-        return await self._scheduler.runtime.store.get(user_id, memory_id)
+        store = self._scheduler.runtime.store
+        item = await store.get(user_id, memory_id)
+        seen = {memory_id}
+        while (
+            follow and item is not None and item.superseded_by is not None and item.superseded_by not in seen
+        ):
+            memory_id = item.superseded_by
+            seen.add(memory_id)
+            item = await store.get(user_id, memory_id)
+        if item is not None:
+            return item
+        if await store.is_deleted(user_id, memory_id):
+            raise MemoryDeletedError(memory_id)
+        return await self._resolving(user_id, memory_id)
+
+    async def _resolving(self, user_id: str, memory_id: str) -> MemoryItem | None:
+        """What a message that has not been settled yet will become; None if there is no such message."""
+        item_id, _, index = memory_id.rpartition(".")
+        if not item_id or not index.isascii() or not index.isdigit():
+            return None
+        views = self._scheduler.runtime.backend.views
+        rows = (await views.read(StatusQuery(user_id=user_id, item_id=item_id, with_message=True))).rows
+        message = rows[0].message if rows and not rows[0].status.ended else None
+        if message is None or message.label != "add":
+            return None
+        turns = read_turns(message.content)
+        if int(index) >= len(turns) or not turns[int(index)].content.strip():
+            return None
+        return MemoryItem(
+            id=memory_id,
+            user_id=user_id,
+            mem_cube_id=message.mem_cube_id,
+            text=turns[int(index)].content,
+            kind="turn",
+            tier="long_term",
+            session_id=message.session_id,
+            info=message.info,
+            version=0,
+            status="resolving",
+        )
+
+    async def update(
+        self,
+        memory_id: str,
+        *,
+        user_id: str,
+        text: str | None = None,
+        kind: str | None = None,
+        title: str | None = None,
+        tags: Sequence[str] | None = None,
+        info: dict[str, Any] | None = None,
+        importance: float | None = None,
+        valid_from: datetime | int | None = None,
+        valid_to: datetime | int | None = None,
+        version: int | None = None,
+    ) -> MemoryItem:
+        """Change a memory in place; fields that are None stay as they are. It holds when this returns.
+
+        What it was stays in its history. With `version`, `VersionConflictError` if the memory has another
+        version by now; `UnknownMemoryError` or `MemoryDeletedError` if there is none.
+        """
+        if text is not None and not text.strip():
+            raise InvalidMessageError("text", text, "has nothing to remember: use delete to remove a memory")
+        if importance is not None and not 0 <= importance <= 1:
+            raise InvalidMessageError("importance", importance, "must be from 0 to 1")
+
+        def change(item: MemoryItem) -> Effect:
+            return Revise(
+                memory_id=item.id,
+                version=item.version if version is None else version,
+                text=text,
+                kind=kind,
+                title=title,
+                tags=None if tags is None else tuple(tags),
+                info=info,
+                importance=importance,
+                valid_from=_epoch(valid_from),
+                valid_to=_epoch(valid_to),
+            )
+
+        item = await self._change(user_id, memory_id, change, once=version is not None)
+        changed = await self._scheduler.runtime.store.get(user_id, item.id)
+        return item if changed is None else changed
+
+    async def delete(self, memory_id: str, *, user_id: str) -> None:
+        """Delete a memory: its text leaves the file, and its id is never used again.
+
+        Memories that were merged from it, or derived from nothing else, are deleted, too. Deleting a deleted
+        memory does nothing; `UnknownMemoryError` if the id was never used.
+        """
+        try:
+            await self._change(
+                user_id, memory_id, lambda item: Delete(memory_id=item.id, version=item.version), follow=False
+            )
+        except MemoryDeletedError:
+            return
+
+    async def _change(
+        self,
+        user_id: str,
+        memory_id: str,
+        effect_of: Callable[[MemoryItem], Effect],
+        *,
+        follow: bool = True,
+        once: bool = False,
+    ) -> MemoryItem:
+        """Apply one effect to a memory as it is now; again, unless `once`, if others change it meanwhile."""
+        runtime = self._scheduler.runtime
+        for attempt in range(TRIES):
+            item = await self.get(memory_id, user_id=user_id, follow=follow)
+            if item is None:
+                raise UnknownMemoryError(memory_id)
+            effect = effect_of(item)
+            if item.status == "resolving" and not isinstance(effect, Delete):
+                raise InvalidSelectionError(f"the memory {memory_id!r} is not written yet: try again soon")
+            check_effect(effect, runtime.limits)
+            try:
+                await runtime.store.change((user_id, item.mem_cube_id), [effect])
+            except VersionConflictError:
+                if once or attempt == TRIES - 1:
+                    raise
+            else:
+                return item
+        raise AssertionError("the last try returns or raises")
+
+    async def history(self, memory_id: str, *, user_id: str) -> list[Revision]:
+        """A memory as it was before each of its changes, oldest first."""
+        await self.get(memory_id, user_id=user_id, follow=False)
+        return await self._scheduler.runtime.store.history(user_id, memory_id)
+
+    async def links(self, memory_id: str, *, user_id: str) -> list[LinkedItem]:
+        """The memories that a memory is linked to, in both directions."""
+        await self.get(memory_id, user_id=user_id, follow=False)
+        return await self._scheduler.runtime.store.links(user_id, memory_id)
+
+    async def page(
+        self,
+        *,
+        user_id: str,
+        mem_cube_id: str | None = None,
+        kinds: Sequence[str] = (),
+        tiers: Sequence[str] = (),
+        session_id: str | None = None,
+        with_superseded: bool = False,
+        newest_first: bool = False,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> MemoryPage:
+        """One page of a user's memories, in the order in which they were learned.
+
+        `after` is the `next` of the page before. Superseded memories are left out unless asked for.
+        """
+        check_ids(self._scheduler.runtime.limits, user_id=user_id)
+        if not 1 <= limit <= MOST_HITS:
+            raise InvalidSelectionError(f"limit={limit}: must be 1 to {MOST_HITS}")
+        await self._scheduler.open()
+        return await self._scheduler.runtime.store.page(
+            PageQuery(
+                user_id=user_id,
+                mem_cube_id=mem_cube_id,
+                kinds=tuple(kinds),
+                tiers=tuple(tiers),
+                session_id=session_id,
+                with_superseded=with_superseded,
+                newest_first=newest_first,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    async def indexed(
+        self, on_progress: Callable[[IndexProgress], None] = lambda _: None
+    ) -> IndexProgress | None:
+        """Wait until everything is indexed, and help with it.
+
+        `left` of the answer has to wait for the embedder. None if the store keeps no index of its own.
+        """
+        await self._scheduler.open()
+        runtime = self._scheduler.runtime
+        if not isinstance(runtime.store, KeepsIndex):
+            return None
+        return await runtime.indexer.run(on_progress)
 
 
 class Memory:
@@ -90,3 +380,31 @@ class Memory:
     add = submitting(AsyncMemory.add)
     search = blocking(AsyncMemory.search)
     get = blocking(AsyncMemory.get)
+    update = blocking(AsyncMemory.update)
+    delete = blocking(AsyncMemory.delete)
+    history = blocking(AsyncMemory.history)
+    links = blocking(AsyncMemory.links)
+    page = blocking(AsyncMemory.page)
+    indexed = blocking(AsyncMemory.indexed)
+
+
+def _notes_of(query: str, user_id: str, session_id: str | None, found: Found) -> list[Message]:
+    """One `query` message for each cube in which something was found."""
+    by_cube: dict[str, list[str]] = {}
+    for hit in (*found.hits, *found.preferences):
+        by_cube.setdefault(hit.item.mem_cube_id, []).append(hit.item.id)
+    return [
+        Message(
+            user_id=user_id,
+            mem_cube_id=cube,
+            label="query",
+            session_id=session_id,
+            content=msgspec.json.encode({"query": query[:LONGEST_NOTE], "found": ids}).decode(),
+        )
+        for cube, ids in by_cube.items()
+    ]
+
+
+def _epoch(moment: datetime | int | None) -> int | None:
+    """A moment in epoch milliseconds; one without a zone is UTC."""
+    return moment if moment is None or isinstance(moment, int) else to_epoch_ms(moment)

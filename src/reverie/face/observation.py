@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from reverie.base.bridge import Bridge, blocking
+from reverie.base.clock import from_epoch_ms
+from reverie.errors import InvalidSelectionError
 from reverie.message import Key, check_ids
+from reverie.models.budgets import spent_budgets
+from reverie.models.usage import UsageQuery
 from reverie.observe.bus import MOST_WAITING, Wanted
 from reverie.observe.idle import Idleness, IdleWatch
 from reverie.observe.status import StatusCounts, TaskStatusTracker, count_statuses
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from reverie.backends.views import Attempt, LaneState
+    from reverie.models.budgets import SpentBudget
+    from reverie.models.usage import Usage
     from reverie.observe.bus import Subscription
     from reverie.observe.events import Event
     from reverie.observe.health import Health
@@ -24,6 +31,12 @@ if TYPE_CHECKING:
     from reverie.runtime import Runtime
 
 __all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation", "TaskStatuses"]
+
+
+MOST_DAYS = 3650
+"""How many days back costs can be asked for."""
+MOST_TENANTS = 100_000
+"""How many sums of a day are looked at for spent budgets."""
 
 
 class AllStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +138,36 @@ class AsyncObservation:
             damaged_removed=self._runtime.damaged.removed,
         )
 
+    async def usage(
+        self,
+        *,
+        user_id: str | None = None,
+        mem_cube_id: str | None = None,
+        days: int = 7,
+        limit: int = 1000,
+    ) -> list[Usage]:
+        """What the language model has cost by tenant, label and day (UTC), the newest day first."""
+        if mem_cube_id is not None and user_id is None:
+            raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
+        for name, number, most in (("days", days, MOST_DAYS), ("limit", limit, MOST_TENANTS)):
+            if not 1 <= number <= most:
+                raise InvalidSelectionError(f"{name}={number}: must be 1 to {most}")
+        check_ids(self._runtime.limits, user_id=user_id, mem_cube_id=mem_cube_id)
+        await self._runtime.open()
+        today = from_epoch_ms(self._runtime.clock.now()).date()
+        query = UsageQuery(
+            since=(today - timedelta(days=days - 1)).isoformat(),
+            user_id=user_id,
+            mem_cube_id=mem_cube_id,
+            limit=limit,
+        )
+        return await self._runtime.gateway.ledger.usage(query)
+
+    async def budgets_spent(self) -> list[SpentBudget]:
+        """The tenants that cannot make another call of the language model today."""
+        today = await self.usage(days=1, limit=MOST_TENANTS)
+        return spent_budgets(today, self._runtime.settings.llm)
+
     async def _active(self, user_id: str) -> int:
         return sum(lane.waiting + lane.in_progress for lane in await self.lanes(user_id))
 
@@ -163,3 +206,5 @@ class Observation:
     samples = blocking(AsyncObservation.samples)
     metrics = blocking(AsyncObservation.metrics)
     wait_idle = blocking(AsyncObservation.wait_idle)
+    usage = blocking(AsyncObservation.usage)
+    budgets_spent = blocking(AsyncObservation.budgets_spent)

@@ -8,10 +8,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from reverie.assembly import Modules
 from reverie.backends.views import LONGEST_PAGE, StatusQuery, check_cursor
 from reverie.base.bridge import Bridge, blocking, submitting
-from reverie.errors import InvalidSelectionError, UnknownItemError, WaitTimeoutError
+from reverie.errors import InvalidSelectionError, ReverieError, UnknownItemError, WaitTimeoutError
+from reverie.face.buffers import AsyncBuffers, Buffers
 from reverie.face.control import AsyncControl, Control
+from reverie.face.extraction import AsyncExtractions, Extractions
+from reverie.face.keys import AsyncAudit, AsyncKeys, AuditLog, Keys
 from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
     from reverie.backends.views import ItemStatus, Page
     from reverie.base.clock import Clock
     from reverie.dispatch.middleware import Middleware
+    from reverie.memory.interface import MemoryStore
     from reverie.message import UniquePolicy
+    from reverie.models.interface import Embedder, LanguageModel, Reranker
 
 __all__ = ["AsyncMemory", "AsyncScheduler", "Memory", "Scheduler"]
 
@@ -87,12 +93,44 @@ class AsyncScheduler(Registration):
         settings = settings or load_settings()
         if url is not None:
             settings = settings.model_copy(update={"queue": settings.queue.model_copy(update={"url": url})})
-        self.runtime = Runtime(settings, clock)
-        self._submit: Submits = self.runtime.intake.submit
+        self._bind(Runtime(settings, clock))
+
+    def _bind(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._submit: Submits = runtime.intake.submit
         self.memory = AsyncMemory(self)
-        self.control = AsyncControl(self.runtime)
-        self.observe = AsyncObservation(self.runtime)
-        self.triggers = AsyncTimedTasks(self.runtime)
+        self.buffers = AsyncBuffers(self)
+        self.extraction = AsyncExtractions(self)
+        self.control = AsyncControl(runtime)
+        self.observe = AsyncObservation(runtime)
+        self.triggers = AsyncTimedTasks(runtime)
+        self.keys = AsyncKeys(runtime)
+        self.audit = AsyncAudit(runtime)
+
+    def initialize_modules(
+        self,
+        *,
+        store: MemoryStore | None = None,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
+        language_model: LanguageModel | None = None,
+    ) -> None:
+        """Use these components in place of those that the settings name.
+
+        Call this first: before handlers are registered, and before the scheduler is opened.
+        """
+        old = self.runtime
+        if old.opened or old.own_handlers or old.middleware:
+            raise ReverieError(
+                "initialize_modules comes first: before handlers, middleware and the first use"
+            )
+        modules = Modules(store, embedder, reranker, language_model)
+        self._bind(Runtime(old.settings, old.clock, modules))
+
+    def init_mem_cube(self, mem_cube_id: str) -> None:
+        """Let `memory.add` and `memory.search` use this cube where none is named."""
+        check_ids(self.runtime.limits, mem_cube_id=mem_cube_id)
+        self.memory.default_cube = mem_cube_id
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -274,13 +312,31 @@ class Scheduler(Registration):
         self._inner = self._inner_class(url, settings=settings, clock=clock)
         self._bridge = Bridge()
         self._closing = threading.Lock()
+        self._bind()
+
+    def _bind(self) -> None:
         self.runtime = self._inner.runtime
         is_direct = self._submits_directly and self.runtime.intake.takes_from_threads
         self._on_thread = _DirectScheduler(self.runtime) if is_direct else None
         self.memory = Memory(self._inner.memory, self._bridge, self._direct_memory)
+        self.buffers = Buffers(self._inner.buffers, self._bridge)
+        self.extraction = Extractions(self._inner.extraction, self._bridge)
         self.control = Control(self._inner.control, self._bridge)
         self.observe = Observation(self._inner.observe, self._bridge)
         self.triggers = TimedTasks(self._inner.triggers, self._bridge)
+        self.keys = Keys(self._inner.keys, self._bridge)
+        self.audit = AuditLog(self._inner.audit, self._bridge)
+
+    def initialize_modules(self, **modules: Any) -> None:
+        """See `AsyncScheduler.initialize_modules`."""
+        self._inner.initialize_modules(**modules)
+        self._bind()
+
+    def init_mem_cube(self, mem_cube_id: str) -> None:
+        """See `AsyncScheduler.init_mem_cube`."""
+        self._inner.init_mem_cube(mem_cube_id)
+        if self._on_thread is not None:
+            self._on_thread.init_mem_cube(mem_cube_id)
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,4 +1,4 @@
-"""The commands `submit`, `add` and `search`."""
+"""The commands `submit` and `add`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from reverie.cli.app import opened, refuse_memory
-from reverie.cli.options import Cube, Json, Url, User
-from reverie.cli.output import note, plain, print_json, print_table, say, show_error
+from reverie.cli.app import opened
+from reverie.cli.options import Cube, Json, Text, Texts, Url, User
+from reverie.cli.output import note, plain, print_json, say, show_error
 
 if TYPE_CHECKING:
     from reverie.backends.moves import Submitted
 
-__all__ = ["commands"]
+__all__ = ["commands", "read_content"]
 
 commands = typer.Typer()
 
@@ -46,7 +46,7 @@ def submit(
     Example: reverie submit export '{"doc": 7}' --json-content --user ann
     """
     with opened(url, makes=True) as scheduler:
-        text = _content(content)
+        text = read_content(content)
         receipt = scheduler.submit(
             label,
             user_id=user,
@@ -66,57 +66,39 @@ def add(
     *,
     user: User,
     cube: Cube = "",
-    session: Annotated[Optional[str], typer.Option("--session", help="The conversation.")] = None,  # noqa: UP045
+    session: Annotated[Text, typer.Option("--session", help="The conversation.")] = None,
+    name: Annotated[Text, typer.Option("--name", help="Who said it.")] = None,
+    role: Annotated[str, typer.Option("--role", help="user, assistant, system or tool.")] = "user",
+    time: Annotated[
+        Text, typer.Option("--time", help="When it was said: a date, such as 2026-05-02T18:30+02:00.")
+    ] = None,
+    tags: Annotated[Texts, typer.Option("--tag", help="A tag; may be repeated.")] = None,
     item_id: ItemId = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Remember something; a running server or worker makes it searchable.
 
-    Example: reverie add "I moved to Lisbon in May" --user ann
+    A time without an offset is UTC. A time that cannot be understood is kept as it is written.
+
+    Example: reverie add "I moved to Lisbon in May" --user ann --name Ann --tag home
     """
     with opened(url, makes=True) as scheduler:
+        from reverie.turn import Turn
+
         receipt = scheduler.memory.add(
-            _content(text), user_id=user, mem_cube_id=cube, session_id=session, item_id=item_id
+            [Turn(content=read_content(text), role=role, name=name, chat_time=time)],
+            user_id=user,
+            mem_cube_id=cube,
+            session_id=session,
+            item_id=item_id,
+            info={"custom_tags": tags} if tags else None,
         )
         _print_receipt(receipt, json=json)
 
 
-@commands.command()
-def search(
-    query: Annotated[str, typer.Argument(help="What to look for.")],
-    *,
-    user: User,
-    cube: Cube = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 10,
-    url: Url = None,
-    json: Json = False,
-) -> None:
-    """Find what is remembered, best first.
-
-    Example: reverie search "where does Ann live" --user ann
-    """
-    with opened(url) as scheduler:
-        refuse_memory("memory.url", scheduler.runtime.settings.memory_url)
-        hits = scheduler.memory.search(query, user_id=user, mem_cube_ids=[cube] if cube else [], limit=limit)
-        if hits.words_left_out:
-            note(f"{hits.words_left_out} words of the query were left out: only the rarest are searched for")
-        if json:
-            print_json(hits)
-            return
-        if not hits:
-            note(f"nothing of {plain(user)} was found")
-            return
-        print_table(
-            ["score", "memory", "source"],
-            [
-                (f"{hit.score:.2f}", " ".join(hit.text.split()), ", ".join(s.item_id for s in hit.sources))
-                for hit in hits
-            ],
-        )
-
-
-def _content(text: str) -> str:
+def read_content(text: str) -> str:
+    """The text itself, or standard input for `-`."""
     from reverie.errors import InvalidMessageError
 
     try:

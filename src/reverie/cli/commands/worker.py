@@ -209,15 +209,18 @@ def _run(
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what a handler prints appears at once
         Runtime.runs_here = True
-        if daemon is not None:
-            with Background(daemon, _options(url, app, processes)) as background:
-                again = _work(url, app, processes, background=background)
-                background.inherit(again)
-        else:
-            if lifeline is None:
-                _warn_of_daemon()
-            on_ready = None if ready is None else partial(tell_ready, ready)
-            again = _work(url, app, processes, drain=drain, lifeline=lifeline, on_ready=on_ready)
+        try:
+            if daemon is not None:
+                with Background(daemon, _options(url, app, processes)) as background:
+                    again = _work(url, app, processes, background=background)
+                    background.inherit(again)
+            else:
+                if lifeline is None:
+                    _warn_of_daemon()
+                on_ready = None if ready is None else partial(tell_ready, ready)
+                again = _work(url, app, processes, drain=drain, lifeline=lifeline, on_ready=on_ready)
+        finally:
+            Runtime.runs_here = False
         if again:
             from reverie.cli.daemon.run import start_anew
 

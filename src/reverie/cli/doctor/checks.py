@@ -16,14 +16,15 @@ import socket
 import tempfile
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
 
 from reverie.capture.spool import NAME
 from reverie.cli.daemon.state import Daemon, whole_url
+from reverie.cli.doctor.finding import Finding, Level, Patient, a_note, a_warning, an_error, fine
+from reverie.cli.doctor.language_model import language_model
 from reverie.errors import (
     BackendUnavailableError,
     CorruptDatabaseError,
@@ -33,20 +34,19 @@ from reverie.errors import (
     SchemaTooNewError,
     redacted,
 )
-from reverie.observe.rules import OF_ONE_PROCESS, Alert
+from reverie.observe.rules import BUDGET_SPENT, OF_ONE_PROCESS, Alert
 from reverie.storage.peers import peers_folder
 from reverie.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from reverie.errors import AppNotFoundError
     from reverie.observe.health import Health
     from reverie.settings import Settings
 
 __all__ = ["CHECKS", "Finding", "Level", "Patient", "app_findings", "settings_findings"]
-
-Level = Literal["ok", "note", "warning", "error"]
 
 LITTLE_SPACE_BYTES = 256 * 1024 * 1024
 """Less than this on the disk of the data folder is a warning."""
@@ -57,46 +57,16 @@ PATIENCE_S = 2.0
 """The longest wait for a server's answer."""
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was checked, and its condition."""
-
-    check: str
-    level: Level
-    what: str
-    remedy: str = ""
-    """What to do; commands are in backticks."""
-
-
-class Patient(NamedTuple):
-    """The queue and the data folder that are checked."""
-
-    settings: Settings
-    """The settings of the queue that is checked."""
-    folder: Path
-    """The data folder of this command line, to which the worker in the background belongs."""
-
-    @property
-    def url(self) -> str:
-        """The queue's URL."""
-        return self.settings.queue_url
-
-    @property
-    def file(self) -> Path | None:
-        """The queue's file, if it has one."""
-        path = self.url.removeprefix("sqlite:///")
-        return Path(path).expanduser().resolve() if path != self.url else None
-
-
 def settings_findings(error: ReverieError) -> list[Finding]:
     """Findings about settings that cannot be read."""
     remedy = "correct it there, and see whether all is right then: `reverie config check`"
-    return [_error("settings", line, remedy) for line in str(error).splitlines()]
+    return [an_error("settings", line, remedy) for line in str(error).splitlines()]
 
 
 def app_findings(error: AppNotFoundError) -> list[Finding]:
     """Findings about an app that the settings name and that cannot be loaded."""
     remedy = "correct the setting app (REVERIE_APP), or run this in the folder of the app"
-    return [_error("app", str(error), remedy)]
+    return [an_error("app", str(error), remedy)]
 
 
 def versions(patient: Patient) -> list[Finding]:
@@ -105,7 +75,7 @@ def versions(patient: Patient) -> list[Finding]:
         f"Reverie {__version__}, Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}, "
         f"queue {redacted(patient.url)}"
     )
-    return [_ok("versions", what)]
+    return [fine("versions", what)]
 
 
 def data_folder(patient: Patient) -> list[Finding]:
@@ -114,11 +84,11 @@ def data_folder(patient: Patient) -> list[Finding]:
     if not folder.exists():
         above = next(parent for parent in folder.parents if parent.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            return [_note("data_folder", f"{folder} does not exist yet; it is made with the first message")]
+            return [a_note("data_folder", f"{folder} does not exist yet; it is made with the first message")]
         what = f"the data folder {folder} does not exist, and cannot be made in {above}"
-        return [_error("data_folder", what, _other_folder())]
+        return [an_error("data_folder", what, _other_folder())]
     if not folder.is_dir():
-        return [_error("data_folder", f"the data folder {folder} is a file", _other_folder())]
+        return [an_error("data_folder", f"the data folder {folder} is a file", _other_folder())]
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0" * PROBE_BYTES)
@@ -126,7 +96,7 @@ def data_folder(patient: Patient) -> list[Finding]:
             os.fsync(file.fileno())
     except OSError as error:
         return _unwritable(folder, error)
-    return [_ok("data_folder", f"{folder} can be written")]
+    return [fine("data_folder", f"{folder} can be written")]
 
 
 def _unwritable(folder: Path, error: OSError) -> list[Finding]:
@@ -134,10 +104,10 @@ def _unwritable(folder: Path, error: OSError) -> list[Finding]:
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         command = f"chmod u+rwx {shlex.quote(str(folder))}"
         remedy = f"let it write there: `{command}` (or chown); or {_other_folder()}"
-        return [_error("data_folder", what, remedy)]
+        return [an_error("data_folder", what, remedy)]
     if shutil.disk_usage(folder).free < NO_SPACE_BYTES:
         return []  # the check `disk` reports it
-    return [_error("data_folder", what, f"free space or raise the quota there; or {_other_folder()}")]
+    return [an_error("data_folder", what, f"free space or raise the quota there; or {_other_folder()}")]
 
 
 def disk(patient: Patient) -> list[Finding]:
@@ -156,10 +126,10 @@ def _space(folder: Path) -> Finding:
         "accepted is lost, and work goes on by itself"
     )
     if free < NO_SPACE_BYTES:
-        return _error("disk", f"the disk is full: {what}", remedy)
+        return an_error("disk", f"the disk is full: {what}", remedy)
     if free < LITTLE_SPACE_BYTES:
-        return _warning("disk", f"little space is left: {what}", remedy)
-    return _ok("disk", what)
+        return a_warning("disk", f"little space is left: {what}", remedy)
+    return fine("disk", what)
 
 
 def queue(patient: Patient) -> list[Finding]:
@@ -168,10 +138,10 @@ def queue(patient: Patient) -> list[Finding]:
 
     file = patient.file
     if file is not None and not file.exists():
-        note = _note("queue", f"there is no queue yet: {file} is made with the first message")
+        note = a_note("queue", f"there is no queue yet: {file} is made with the first message")
         return [note, *_no_worker(patient, 0)]
     if patient.url.startswith("memory:"):
-        return [_note("queue", "memory:// lives in one process: nobody else can look at it")]
+        return [a_note("queue", "memory:// lives in one process: nobody else can look at it")]
     of_server = _redis(patient)
     try:
         with Scheduler(settings=patient.settings).used() as scheduler:
@@ -185,7 +155,7 @@ def queue(patient: Patient) -> list[Finding]:
         if health.workers or alert.rule not in {"unhandled", "stalled"}  # `_no_worker` reports these
     ]
     return [
-        _ok("queue", _about(health)),
+        fine("queue", _about(health)),
         *of_server,
         *findings,
         *([] if health.workers else _no_worker(patient, health.pending)),
@@ -245,11 +215,11 @@ def _no_worker(patient: Patient, pending: int) -> list[Finding]:
         remedy = f"look at that one: `{look}`; or set queue.url so that all use the same"
         if not pending:
             return [Finding(check="other_queue", level="note", what=other, remedy=remedy)]
-        return [_error("other_queue", f"{wait} here, and {other}", remedy)]
+        return [an_error("other_queue", f"{wait} here, and {other}", remedy)]
     if not pending:
         return []
     what = f"{wait} and no worker is running"
-    return [_error("no_worker", what, "start one: `reverie worker start` (or `reverie serve`)")]
+    return [an_error("no_worker", what, "start one: `reverie worker start` (or `reverie serve`)")]
 
 
 def _look_at(daemon: Daemon, queue: str) -> str:
@@ -278,7 +248,60 @@ def _unusable(patient: Patient, error: ReverieError) -> Finding:
         remedy = (
             "see whether the server runs and can be reached from here; queue.url says where it is looked for"
         )
-    return _error("queue", str(error), remedy)
+    return an_error("queue", str(error), remedy)
+
+
+def memory_index(patient: Patient) -> list[Finding]:
+    """Check that all memories are indexed or a worker does it, and that the embedder is there.
+
+    No model is loaded.
+    """
+    from reverie.cli.commands.embeddings import has_memories
+    from reverie.cli.commands.index import index_progress
+    from reverie.face.scheduler import Scheduler
+
+    if patient.url.startswith("memory:") or not has_memories(patient.settings):
+        return []
+    try:
+        with Scheduler(settings=patient.settings).used() as scheduler:
+            progress, workers = index_progress(scheduler), scheduler.observe.health().workers
+            embedder = scheduler.runtime.models.embedder_name
+    except ReverieError:
+        return []  # the check `queue` reports it
+    if progress is None:
+        return []
+    findings = _embedder(patient.settings, embedder)
+    if progress.left and not workers:
+        many = "memory is" if progress.left == 1 else "memories are"
+        what = f"{progress.left} {many} not indexed, and no worker is running; words find them meanwhile"
+        remedy = "index now: `reverie index run`; or start a worker, which does it: `reverie worker start`"
+        findings.append(a_warning("memory_index", what, remedy))
+    done = f"{progress.total - progress.left} of {progress.total} memories"
+    what = f"{done} are indexed, by {embedder or 'words alone'}"
+    return findings or [fine("memory_index", what)]
+
+
+def _embedder(settings: Settings, embedder: str | None) -> list[Finding]:
+    """Findings about an embedder that cannot make vectors here."""
+    from reverie.cli.commands.embeddings import embedder_in_use
+
+    name, state, to_get = embedder_in_use(settings)
+    memory = settings.memory
+    has_key = memory.embedding_api_key or memory.embedding_url or os.environ.get("OPENAI_API_KEY")
+    reason = remedy = ""
+    if to_get:
+        reason = state
+        remedy = "; ".join(f"`{command}`" for command in to_get.split("; "))
+    elif embedder is not None and embedder.startswith("onnx:") and embedder.endswith(":unknown"):
+        reason = f"there is no model in {memory.embedding_path}"
+        remedy = "choose another one: `reverie embeddings list`"
+    elif memory.embedding == "openai" and not has_key:
+        reason = "it has no API key"
+        remedy = "set OPENAI_API_KEY or memory.embedding_api_key; or see others: `reverie embeddings list`"
+    if not reason:
+        return []
+    what = f"the embedder {name} makes no vectors: {reason}; searches find by words alone"
+    return [a_warning("memory_index", what, remedy)]
 
 
 def daemon(patient: Patient) -> list[Finding]:
@@ -290,28 +313,29 @@ def daemon(patient: Patient) -> list[Finding]:
         what = (
             f"{lock} is held, but not by the worker that is written down: one that starts, or was left behind"
         )
-        return [_warning("daemon", what, f"see which process holds it, and end it: `fuser -v {lock}`")]
+        return [a_warning("daemon", what, f"see which process holds it, and end it: `fuser -v {lock}`")]
     if running is None and state is not None:
         what = f"the worker in the background (process {state.pid}) has died without being stopped"
         return [
-            _warning(
+            a_warning(
                 "daemon", what, "read why: `reverie worker logs`; start it again: `reverie worker restart`"
             )
         ]
     if running is None:
-        return [_ok("daemon", "no worker was started in the background")]
+        return [fine("daemon", "no worker was started in the background")]
     findings = [
         Finding(check=alert.rule, level=alert.level, what=alert.message, remedy=alert.remedy)
         for alert in running.alerts
+        if alert.rule != BUDGET_SPENT  # the check `language_model` reports it
     ]
     if running.ready_at is None:
         what = f"the worker in the background (process {running.pid}) is starting, and takes no work yet"
-        findings.append(_warning("daemon", what, "read what it waits for: `reverie worker logs`"))
+        findings.append(a_warning("daemon", what, "read what it waits for: `reverie worker logs`"))
     if running.version != __version__:
         what = f"the worker in the background is Reverie {running.version}, this is {__version__}"
-        findings.append(_warning("daemon", what, "let the new one run: `reverie worker restart`"))
+        findings.append(a_warning("daemon", what, "let the new one run: `reverie worker restart`"))
     what = f"the worker in the background runs (process {running.pid}), its queue is {running.queue}"
-    return findings or [_ok("daemon", what)]
+    return findings or [fine("daemon", what)]
 
 
 def sockets(patient: Patient) -> list[Finding]:
@@ -341,13 +365,13 @@ def sockets(patient: Patient) -> list[Finding]:
         what = f"{are.format(folder)} died; the next submit removes {'it' if len(old) == 1 else 'them'}"
         remedy = f"or: `{shlex.join(['rm', *map(str, old)])}`"
         findings.append(Finding(check="sockets", level="note", what=what, remedy=remedy))
-    return findings or [_ok("sockets", f"all that listen in {folder} can be reached")]
+    return findings or [fine("sockets", f"all that listen in {folder} can be reached")]
 
 
 def _hung(address: Path) -> Finding:
     pid = next((part for part in address.name.split("-") if part.isdigit()), "?")
     what = f"process {pid} does not hear that there is work ({address}): it may hang, or is stopped"
-    return _warning(
+    return a_warning(
         "sockets", what, f"see what it does: `ps -l {pid}`; if it is the worker: `reverie worker restart`"
     )
 
@@ -364,17 +388,17 @@ def spool(patient: Patient) -> list[Finding]:
         wait = "1 captured message waits" if waiting == 1 else f"{waiting} captured messages wait"
         what = f"{wait} in {folder} until the queue can be reached"
         remedy = "a running worker or server takes them in: `reverie worker start` (or `reverie serve`)"
-        findings.append(_warning("spool", what, remedy))
+        findings.append(a_warning("spool", what, remedy))
     if damaged:
         place = shlex.quote(str(folder / "damaged"))
         them = "1 captured message" if damaged == 1 else f"{damaged} captured messages"
         what = f"{them} in {place} cannot be read; beside each stands why"
         findings.append(
-            _warning(
+            a_warning(
                 "spool", what, f"read why: `tail {place}/*.reason`; mend and move them back, or delete them"
             )
         )
-    return findings or [_ok("spool", f"nothing waits in {folder}")]
+    return findings or [fine("spool", f"nothing waits in {folder}")]
 
 
 def _count(folder: Path, wanted: Callable[[str], object]) -> int:
@@ -394,11 +418,15 @@ def server(patient: Patient) -> list[Finding]:
         directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with directly.open(f"{address}/alerts", timeout=PATIENCE_S) as answer:
             alerts = json.load(answer)["alerts"]
-        own = [alert for alert in msgspec.convert(alerts, list[Alert]) if alert.rule in OF_ONE_PROCESS]
+        own = [
+            alert
+            for alert in msgspec.convert(alerts, list[Alert])
+            if alert.rule in OF_ONE_PROCESS - {BUDGET_SPENT}
+        ]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = getattr(error, "reason", error)
         return [
-            _note(
+            a_note(
                 "server",
                 f"no server of Reverie answers on {address} ({reason}); that is fine if you run none",
             )
@@ -407,7 +435,7 @@ def server(patient: Patient) -> list[Finding]:
         Finding(check=one.rule, level=one.level, what=f"server: {one.message}", remedy=one.remedy)
         for one in own
     ]
-    return findings or [_ok("server", f"a server answers on {address}")]
+    return findings or [fine("server", f"a server answers on {address}")]
 
 
 CHECKS: tuple[Callable[[Patient], list[Finding]], ...] = (
@@ -415,27 +443,13 @@ CHECKS: tuple[Callable[[Patient], list[Finding]], ...] = (
     data_folder,
     disk,
     queue,
+    memory_index,
+    language_model,
     daemon,
     sockets,
     spool,
     server,
 )
-
-
-def _ok(check: str, what: str) -> Finding:
-    return Finding(check=check, level="ok", what=what)
-
-
-def _note(check: str, what: str) -> Finding:
-    return Finding(check=check, level="note", what=what)
-
-
-def _warning(check: str, what: str, remedy: str) -> Finding:
-    return Finding(check=check, level="warning", what=what, remedy=remedy)
-
-
-def _error(check: str, what: str, remedy: str) -> Finding:
-    return Finding(check=check, level="error", what=what, remedy=remedy)
 
 
 def _other_folder() -> str:

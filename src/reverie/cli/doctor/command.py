@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reverie.cli.options import App, Json, Url
-from reverie.cli.output import print_json, say
+from reverie.cli.output import no_logs, print_json, say
 
 if TYPE_CHECKING:
     from reverie.cli.doctor.checks import Finding, Level
@@ -31,8 +30,8 @@ def doctor(
 
     Example: reverie doctor
     """
-    logging.getLogger("reverie").setLevel(logging.CRITICAL)  # the findings say what would be logged
-    findings = _examine(url, app)
+    with no_logs():  # the findings say what would be logged
+        findings = _examine(url, app)
     worst = max((EXIT_CODES[one.level] for one in findings), default=0)
     if json:
         print_json(findings)

@@ -1,0 +1,148 @@
+"""What a client may ask about memories. Unknown fields are ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from reverie.api.memory_filters import all_of, epoch_of, filters_of_types, read_filter
+from reverie.api.models import Text
+from reverie.api.routing import Touched
+from reverie.errors import InvalidMessageError, InvalidSelectionError
+from reverie.memory.query import Filters
+
+__all__ = ["DeleteRequest", "SearchRequest"]
+
+PREFERENCE = "preference"
+
+Moment = Annotated[
+    int | None,
+    BeforeValidator(
+        lambda value: None if value is None else epoch_of(value), json_schema_input_type=str | float | None
+    ),
+]
+"""A time as ISO 8601 text, or in seconds or milliseconds since 1970."""
+
+
+class SearchRequest(BaseModel):
+    """What to look for. `mode`, `chat_history` and other fields of MemOS are taken and have no effect yet."""
+
+    query: Text
+    user_id: Text
+    mem_cube_id: Text | None = None
+    readable_cube_ids: list[Text] | None = None
+    session_id: Text | None = Field(None, description="the present conversation: its memories are raised")
+    top_k: int = Field(10, ge=1, le=1000)
+    relativity: float = Field(0.45, ge=0, le=1, description="hits with a lower score are dropped; 0: none")
+    threshold: float | None = Field(None, ge=0, le=1, description="if it is given, counts before relativity")
+    dedup: Literal["no", "sim", "mmr"] | None = None
+    rerank: bool = True
+    include_preference: bool = Field(default=True, description="whether pref_mem has preferences that fit")
+    pref_top_k: int = Field(6, ge=0, le=1000)
+    search_memory_type: str = Field("All", description="All, or the memory_type that text_mem may have")
+    filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}')
+    reference_time: Moment = Field(None, description="what 'yesterday' in the query refers to")
+    neighbor_discovery: bool = Field(default=False, description="show what is around and linked to each hit")
+    kinds: list[Text] = []
+    tags: list[Text] = Field([], description="a memory must have one of these")
+    device_id: Text | None = None
+    agent_id: Text | None = None
+    since: Moment = Field(None, description="only what began to hold at this time or later")
+    until: Moment = Field(None, description="only what began to hold before this time")
+    as_of: Moment = Field(None, description="what held at this time")
+    max_tokens: int | None = Field(
+        None, ge=1, description="how many tokens the texts in text_mem may have together, about"
+    )
+    explain: bool = False
+
+    def touched(self) -> list[Touched]:
+        """The user and the cubes that are searched."""
+        return [Touched(self.user_id, tuple(self.cubes))]
+
+    @property
+    def cubes(self) -> list[str]:
+        """The cubes to search; none: all cubes of the user."""
+        return self.readable_cube_ids or ([self.mem_cube_id] if self.mem_cube_id else [])
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `AsyncMemory.search`."""
+        strict = all_of([read_filter(self.filter or {}), self._own_filters()])
+        preferences = self.pref_top_k if self.include_preference else 0
+        if strict.kinds and PREFERENCE not in strict.kinds:
+            preferences = 0
+        filters = all_of([strict, self._type_filters()])
+        without = {*filters.without_kinds, PREFERENCE} - ({PREFERENCE} if preferences else set())
+        return {
+            "user_id": self.user_id,
+            "mem_cube_ids": self.cubes,
+            "limit": self.top_k,
+            "session_id": self.session_id or None,
+            "reference_time": self.reference_time,
+            "threshold": self.relativity if self.threshold is None else self.threshold,
+            "max_tokens": self.max_tokens,
+            "diversity": self.dedup or "mmr",
+            "rerank": self.rerank,
+            "preferences": preferences,
+            "neighbours": int(self.neighbor_discovery),
+            "hops": int(self.neighbor_discovery),
+            "explain": self.explain,
+            **{name: getattr(filters, name) for name in Filters.__struct_fields__},
+            "without_kinds": sorted(without),
+        }
+
+    def _own_filters(self) -> Filters:
+        return Filters(
+            kinds=tuple(self.kinds),
+            tags=tuple(self.tags),
+            device_id=self.device_id,
+            agent_id=self.agent_id,
+            since=self.since,
+            until=self.until,
+            as_of=self.as_of,
+        )
+
+    def _type_filters(self) -> Filters:
+        if self.search_memory_type == "All":
+            return Filters()
+        try:
+            return filters_of_types([self.search_memory_type])
+        except InvalidMessageError as error:
+            reason = f"must be All, or {error.reason.removeprefix('must be ')}"
+            raise InvalidMessageError("search_memory_type", self.search_memory_type, reason) from error
+
+
+class DeleteRequest(BaseModel):
+    """Which memories of a user to delete: `memory_ids`, or those of a conversation."""
+
+    user_id: Text = Field(description="whose memories these are: ids are per user")
+    memory_ids: list[Text] | None = Field(None, max_length=1000)
+    session_id: Text | None = None
+    conversation_id: Text | None = Field(None, description="the same as session_id")
+    writable_cube_ids: list[Text] | None = Field(None, description="memories of other cubes count as unknown")
+    file_ids: list[Any] | None = None
+    filter: dict[str, Any] | None = None
+
+    def touched(self) -> list[Touched]:
+        """The user and the cubes that are changed."""
+        return [Touched(self.user_id, tuple(self.writable_cube_ids or ()))]
+
+    def check(self) -> None:
+        """Refuse a request that does not say which memories it means in exactly one way."""
+        if self.file_ids:
+            raise InvalidMessageError("file_ids", self.file_ids, "memories have no files: give memory_ids")
+        if self.filter:
+            raise InvalidMessageError(
+                "filter",
+                self.filter,
+                "memories cannot be deleted by a filter: search with it, and give the memory_ids",
+            )
+        if bool(self.memory_ids) == bool(self.session):
+            raise InvalidSelectionError(
+                "give either memory_ids or a session_id, whose memories are all deleted, beside user_id"
+            )
+
+    @property
+    def session(self) -> str | None:
+        """The conversation whose memories are deleted."""
+        return self.session_id or self.conversation_id

@@ -1,0 +1,254 @@
+"""`scheduler.extraction`: what to extract for a cube, and extracting turns that were kept before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from reverie.base.bridge import Bridge, blocking
+from reverie.errors import InvalidSelectionError, ReverieError, WaitTimeoutError
+from reverie.handlers.mem_read import MOST_IDS, PROMPT_TOKENS, ReadInput, room_for_turns
+from reverie.memory.extraction import Extraction, KeepsCubes, check_extraction, merged
+from reverie.memory.queries import KeepsUnread
+from reverie.memory.tenants import tenants_of
+from reverie.message import Message, check_ids, derived_id
+from reverie.models.interface import ModelMissingError
+from reverie.models.openai_chat import model_name
+from reverie.models.tokens import tokens_in
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from reverie.face.scheduler import AsyncScheduler
+    from reverie.memory.interface import Tenant
+
+__all__ = ["AsyncExtractions", "ExtractionInForce", "ExtractionPlan", "ExtractionProgress", "Extractions"]
+
+PAGE = 500
+"""How many turns are read in one step."""
+AT_ONCE = 20
+"""How many messages of one run wait or run at the same time."""
+ANSWER_SHARE = 0.3
+"""About how many tokens of facts come out of a token of turns."""
+
+
+class ExtractionInForce(Extraction, frozen=True, kw_only=True, omit_defaults=False):
+    """What is extracted for one cube, and where that was set."""
+
+    user_id: str
+    mem_cube_id: str
+    own: tuple[str, ...] = ()
+    """The names of the fields that were set for the cube itself; the others follow the settings."""
+
+    @property
+    def of_cube(self) -> Extraction:
+        """What was set for the cube itself; fields that follow the settings are None."""
+        return Extraction(**{name: getattr(self, name) for name in self.own})
+
+
+class ExtractionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What extracting the turns that were kept so far would take; tokens and money are estimates."""
+
+    tenants: int = 0
+    turns: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    """In the currency of `llm.prices`; None if the model has no price there."""
+    days: int = 0
+    """Days until the tenant with the most turns is done, within `llm.tokens_per_day`."""
+    model: str = ""
+    """The name of the model; empty if no language model is set up."""
+
+
+class ExtractionProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a run has come."""
+
+    turns: int = 0
+    """Turns that were read."""
+    failed: int = 0
+    """Messages that ended as dead letters; `reverie dead` shows why."""
+    waiting: int = 0
+    """Messages that are put off: a budget is spent, the model is not there, or no worker runs."""
+
+
+class _Portion(NamedTuple):
+    """Turns that one message reads."""
+
+    tenant: Tenant
+    ids: tuple[str, ...]
+    tokens: int
+
+
+class AsyncExtractions:
+    """Sets what to extract, and extracts turns that were kept without a model."""
+
+    def __init__(self, scheduler: AsyncScheduler) -> None:
+        self._scheduler = scheduler
+
+    async def get(self, *, user_id: str, mem_cube_id: str = "") -> Extraction:
+        """What is extracted for a cube: its own, and what it does not set from the settings."""
+        store, tenant = await self._cubes(user_id, mem_cube_id)
+        by_settings = self._scheduler.runtime.settings.extraction.of_cube(tenant[1])
+        return merged(by_settings, await store.extraction(tenant))
+
+    async def in_force(self, *, user_id: str, mem_cube_id: str = "") -> ExtractionInForce:
+        """What is extracted for a cube, and which fields were set for the cube itself."""
+        store, tenant = await self._cubes(user_id, mem_cube_id)
+        own = msgspec.structs.asdict(await store.extraction(tenant))
+        by_settings = self._scheduler.runtime.settings.extraction.of_cube(tenant[1])
+        names = tuple(name for name, value in own.items() if value is not None)
+        fields = msgspec.structs.asdict(by_settings) | {name: own[name] for name in names}
+        return ExtractionInForce(user_id=tenant[0], mem_cube_id=tenant[1], own=names, **fields)
+
+    async def set(self, extraction: Extraction, *, user_id: str, mem_cube_id: str = "") -> None:
+        """Set what to extract for a cube from now on. Fields that are None follow the settings.
+
+        `InvalidMessageError` if a text is too long, or the schema is not the JSON schema of an object.
+        """
+        check_extraction(extraction)
+        store, tenant = await self._cubes(user_id, mem_cube_id)
+        await store.set_extraction(tenant, extraction)
+
+    async def plan(self, *, user_id: str | None = None, mem_cube_id: str | None = None) -> ExtractionPlan:
+        """What extracting the turns that no run has read would take."""
+        llm = self._scheduler.runtime.settings.llm
+        tenants: dict[Tenant, int] = {}
+        turns = calls = given = answered = 0
+        async for portion in self._portions(user_id, mem_cube_id):
+            of_call = portion.tokens + PROMPT_TOKENS
+            of_answer = round(portion.tokens * ANSWER_SHARE)
+            tenants[portion.tenant] = tenants.get(portion.tenant, 0) + of_call + of_answer
+            turns += len(portion.ids)
+            calls += 1
+            given += of_call
+            answered += of_answer
+        model = model_name(llm)
+        price = llm.prices.get(model)
+        most = max(tenants.values(), default=0)
+        return ExtractionPlan(
+            tenants=len(tenants),
+            turns=turns,
+            calls=calls,
+            input_tokens=given,
+            output_tokens=answered,
+            cost=None if price is None else round((given * price.input + answered * price.output) / 1e6, 4),
+            days=-(-most // llm.tokens_per_day) if llm.tokens_per_day else 1 if most else 0,
+            model=model,
+        )
+
+    async def run(
+        self,
+        *,
+        user_id: str | None = None,
+        mem_cube_id: str | None = None,
+        on_progress: Callable[[ExtractionProgress], None] = lambda _: None,
+    ) -> ExtractionProgress:
+        """Extract the turns that no run has read, within the budgets; needs a worker, here or elsewhere.
+
+        It can be broken off at any time: what was handed over goes on, and another run does the rest.
+        """
+        runtime = self._scheduler.runtime
+        if not runtime.models.has_language_model:
+            raise ModelMissingError("language model", "llm.preset")
+        done = failed = waiting = 0
+        under_way: list[tuple[Message, int]] = []
+
+        async def settle(most: int) -> None:
+            nonlocal done, failed, waiting
+            while len(under_way) > most:
+                message, turns = under_way.pop(0)
+                state = await self._ended(message)
+                done += turns if state == "completed" else 0
+                failed += state == "failed"
+                waiting += state == "waiting"
+                on_progress(ExtractionProgress(turns=done, failed=failed, waiting=waiting))
+
+        async for portion in self._portions(user_id, mem_cube_id):
+            message = _message_for(portion)
+            await self._scheduler.submit_messages([message])
+            under_way.append((message, len(portion.ids)))
+            await settle(AT_ONCE)
+        await settle(0)
+        return ExtractionProgress(turns=done, failed=failed, waiting=waiting)
+
+    async def _ended(self, message: Message) -> str:
+        """How a message has ended; `waiting` if it was put off, which may take until tomorrow."""
+        scheduler = self._scheduler
+        while True:
+            try:
+                item = await scheduler.wait(message.item_id, user_id=message.user_id, timeout=LOOK_S)
+            except WaitTimeoutError:
+                (item,) = await scheduler.status(message.user_id, message.item_id)
+                labels = await scheduler.runtime.backend.views.labels()
+                is_handled = any(label.handled for label in labels if label.label == message.label)
+                if item.status == "waiting" and (item.error is not None or not is_handled):
+                    return "waiting"
+                continue
+            return "completed" if item.status == "completed" else "failed"
+
+    async def _portions(self, user_id: str | None, mem_cube_id: str | None) -> AsyncIterator[_Portion]:
+        """The turns that no run has read, in portions that fit into one prompt."""
+        await self._scheduler.open()
+        runtime = self._scheduler.runtime
+        store = runtime.store
+        if not isinstance(store, KeepsUnread):
+            raise ReverieError("this memory store does not know which turns were read for facts")
+        if mem_cube_id is not None and user_id is None:
+            raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
+        room = room_for_turns(runtime.handler_options)
+        async for tenant in tenants_of(store, user_id=user_id, mem_cube_id=mem_cube_id):
+            ids: list[str] = []
+            tokens = after = 0
+            while rows := await store.unread_turns(tenant, after, PAGE):
+                after = rows[-1][0]
+                for _, memory_id, text in rows:
+                    size = tokens_in(text)
+                    if ids and (tokens + size > room or len(ids) == MOST_IDS):
+                        yield _Portion(tenant, tuple(ids), tokens)
+                        ids, tokens = [], 0
+                    ids.append(memory_id)
+                    tokens += size
+            if ids:
+                yield _Portion(tenant, tuple(ids), tokens)
+
+    async def _cubes(self, user_id: str, mem_cube_id: str) -> tuple[KeepsCubes, Tenant]:
+        runtime = self._scheduler.runtime
+        cube = mem_cube_id or self._scheduler.memory.default_cube or user_id
+        check_ids(runtime.limits, user_id=user_id, mem_cube_id=cube)
+        await self._scheduler.open()
+        if not isinstance(runtime.store, KeepsCubes):
+            raise ReverieError("this memory store keeps no settings of single cubes")
+        return runtime.store, (user_id, cube)
+
+
+LOOK_S = 2.0
+"""After how many seconds a run looks whether a message was put off."""
+
+
+def _message_for(portion: _Portion) -> Message:
+    """The message that reads a portion; the same portion is always the same message."""
+    user_id, cube = portion.tenant
+    return Message(
+        user_id=user_id,
+        mem_cube_id=cube,
+        label="mem_read",
+        item_id=derived_id(user_id, cube, "extract", *portion.ids),
+        content=msgspec.json.encode(ReadInput(memory_ids=portion.ids)).decode(),
+    )
+
+
+class Extractions:
+    """Like `AsyncExtractions`, for code that blocks."""
+
+    def __init__(self, inner: AsyncExtractions, bridge: Bridge) -> None:
+        self._inner = inner
+        self._bridge = bridge
+
+    get = blocking(AsyncExtractions.get)
+    in_force = blocking(AsyncExtractions.in_force)
+    set = blocking(AsyncExtractions.set)
+    plan = blocking(AsyncExtractions.plan)
+    run = blocking(AsyncExtractions.run)
