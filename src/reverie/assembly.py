@@ -1,15 +1,15 @@
 """Building the parts of a process from its settings.
 
-A part that has several kinds has a table of them: `BACKENDS` and `STORES` by URL scheme, `EMBEDDERS` and
-`PLACES` by name. Users name a part of their own by its import path, `module:attribute`. A new kind is an
-entry in its table.
+A part that has several kinds has a table of them: `BACKENDS` and `STORES` by URL scheme, `EMBEDDERS`,
+`RERANKERS`, `LANGUAGE_MODELS` and `PLACES` by name. Users name a part of their own by its import path,
+`module:attribute`. A new kind is an entry in its table.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,7 +17,9 @@ import msgspec
 from reverie.backends.durability import replicas_of
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
+from reverie.backends.sqlite.control import blank_turn
 from reverie.backends.sqlite.mend import QUEUE_ROOM
+from reverie.dispatch.options import HandlerOptions
 from reverie.dispatch.processes import ProcessExecutor
 from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
@@ -27,6 +29,10 @@ from reverie.memory.interface import SharesDatabase
 from reverie.memory.sqlite.mend import MEMORY_ROOM
 from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.models.interface import Models
+from reverie.models.onnx import OnnxEmbedder
+from reverie.models.openai import OpenAIEmbedder
+from reverie.models.openai_chat import PRESETS, OpenAIChat
+from reverie.models.wordllama import WordLlamaEmbedder
 from reverie.storage.location import IN_MEMORY, sqlite_path
 from reverie.storage.sqlite import Database
 
@@ -38,17 +44,21 @@ if TYPE_CHECKING:
     from reverie.base.service import Service
     from reverie.dispatch.interface import Executor
     from reverie.memory.interface import MemoryStore
-    from reverie.models.interface import Embedder
+    from reverie.models.interface import Embedder, LanguageModel, Reranker
     from reverie.settings import Settings
     from reverie.triggers.settings import TaskSettings
 
 __all__ = [
     "BACKENDS",
     "EMBEDDERS",
+    "LANGUAGE_MODELS",
     "PLACES",
+    "RERANKERS",
     "ROOMS",
     "STORES",
     "Databases",
+    "Modules",
+    "handler_options",
     "new_backend",
     "new_models",
     "new_place",
@@ -57,6 +67,16 @@ __all__ = [
     "new_store",
     "trigger_options",
 ]
+
+
+class Modules(NamedTuple):
+    """Components that a program brings as objects, in place of those that the settings name."""
+
+    store: MemoryStore | None = None
+    embedder: Embedder | None = None
+    reranker: Reranker | None = None
+    language_model: LanguageModel | None = None
+
 
 ROOMS = (QUEUE_ROOM, MEMORY_ROOM)
 """The rooms that an SQLite file may have."""
@@ -100,6 +120,8 @@ def _memory_backend(settings: Settings, clock: Clock, _: Databases, __: MemorySt
 def _sqlite_backend(settings: Settings, clock: Clock, databases: Databases, store: MemoryStore) -> Backend:
     database = databases.at(settings.queue_url)
     effects = store.effects_within(database) if isinstance(store, SharesDatabase) else None
+    if effects is not None and isinstance(store, SharesDatabase):
+        store.forget_turn = blank_turn
     of_labels = {name: own.max_attempts for name, own in settings.labels.items() if own.max_attempts}
     limits = msgspec.structs.replace(
         settings.queue.limits(), max_attempts=settings.worker.max_attempts, label_attempts=of_labels
@@ -148,17 +170,17 @@ def new_backend(settings: Settings, clock: Clock, databases: Databases, store: M
 # -- memory stores: URL scheme → store -------------------------------------------------------------------
 
 
-def _sqlite_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
-    return SqliteMemoryStore(databases.at(settings.memory_url), clock, settings.memory)
+def _sqlite_store(settings: Settings, clock: Clock, databases: Databases, models: Models) -> MemoryStore:
+    return SqliteMemoryStore(databases.at(settings.memory_url), clock, settings.memory, models)
 
 
-STORES: dict[str, Callable[[Settings, Clock, Databases], MemoryStore]] = {
+STORES: dict[str, Callable[[Settings, Clock, Databases, Models], MemoryStore]] = {
     "sqlite": _sqlite_store,
     "memory": _sqlite_store,
 }
 
 
-def new_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryStore:
+def new_store(settings: Settings, clock: Clock, databases: Databases, models: Models) -> MemoryStore:
     """The store of `memory.store` if it is set, else the one that `memory.url` names."""
     if settings.memory.store is not None:
         bring = resolve("memory.store", settings.memory.store)
@@ -166,24 +188,68 @@ def new_store(settings: Settings, clock: Clock, databases: Databases) -> MemoryS
     scheme = urlsplit(settings.memory_url).scheme
     if scheme not in STORES:
         raise UnknownSchemeError(settings.memory_url, ["sqlite:///path/to/file.db", "memory://"])
-    return STORES[scheme](settings, clock, databases)
+    return STORES[scheme](settings, clock, databases, models)
 
 
-# -- models: name → embedder -----------------------------------------------------------------------------
+# -- models: name → embedder, reranker, language model ---------------------------------------------------
 
 
-def _no_embedder(_: Settings) -> None:
+def _wordllama(_: Settings) -> Embedder:
+    return WordLlamaEmbedder()
+
+
+def _onnx(settings: Settings) -> Embedder:
+    path = settings.memory.embedding_path
+    if path is None:
+        reason = "names the folder or the jar of the model that memory.embedding = onnx uses: set it, or "
+        raise InvalidSettingError("memory.embedding_path", path, f"{reason}type reverie embeddings list")
+    return OnnxEmbedder(path)
+
+
+def _openai(settings: Settings) -> Embedder:
+    memory = settings.memory
+    return OpenAIEmbedder(
+        memory.embedding_model,
+        url=memory.embedding_url,
+        api_key=memory.embedding_api_key,
+        timeout_s=memory.embedding_timeout_s,
+    )
+
+
+def _none(_: Settings) -> None:
     return None
 
 
-EMBEDDERS: dict[str, Callable[[Settings], Embedder | None]] = {"none": _no_embedder}
+EMBEDDERS: dict[str, Callable[[Settings], Embedder | None]] = {
+    "wordllama": _wordllama,
+    "onnx": _onnx,
+    "openai": _openai,
+    "none": _none,
+}
+RERANKERS: dict[str, Callable[[Settings], Reranker | None]] = {"none": _none}
 
 
-def new_models(settings: Settings) -> Models:
-    """The models that handlers may call."""
-    name = settings.memory.embedding
-    make = EMBEDDERS.get(name) or resolve("memory.embedding", name, EMBEDDERS)
-    return Models(embedder=make(settings))
+def _openai_chat(settings: Settings) -> LanguageModel:
+    return OpenAIChat(settings.llm)
+
+
+LANGUAGE_MODELS: dict[str, Callable[[Settings], LanguageModel | None]] = {
+    "none": _none,
+    **dict.fromkeys(PRESETS, _openai_chat),
+}
+
+
+def new_models(settings: Settings, modules: Modules = Modules()) -> Models:  # noqa: B008  it is immutable
+    """The models that handlers and searches may call. Building them loads nothing."""
+    embedding, reranker = settings.memory.embedding, settings.memory.reranker
+    make = EMBEDDERS.get(embedding) or resolve("memory.embedding", embedding, EMBEDDERS)
+    make_reranker = RERANKERS.get(reranker) or resolve("memory.reranker", reranker, RERANKERS)
+    return Models(
+        embedder=modules.embedder or make(settings),
+        language_model=modules.language_model or LANGUAGE_MODELS[settings.llm.preset](settings),
+        reranker=modules.reranker or make_reranker(settings),
+        setting=embedding if modules.embedder is None else "",
+    )
 
 
 # -- places: name → where handlers run -------------------------------------------------------------------
@@ -209,10 +275,26 @@ def new_registry(settings: Settings) -> Registry:
             level=entry.level,
             timeout_s=entry.timeout_s,
             max_attempts=entry.max_attempts,
-            credential=entry.credential,
+            credential=settings.llm.credential if entry.asks_model else None,
+            batch=entry.batch_size,
         )
         registry.add(entry.label, entry.function, batch=entry.batch, options=options)
     return registry
+
+
+def handler_options(settings: Settings, models: Models) -> HandlerOptions:
+    """The settings that built-in handlers heed."""
+    return HandlerOptions(
+        has_language_model=models.has_language_model,
+        buffers=models.has_language_model and settings.buffer.processor == "engine",
+        buffer_tokens=settings.buffer.max_tokens,
+        buffer_age_s=settings.buffer.max_age_s,
+        buffer_failures=settings.buffer.max_failures,
+        buffer_lease_s=settings.buffer.lease_s,
+        window_tokens=settings.llm.window_tokens,
+        max_output_tokens=settings.llm.max_output_tokens,
+        working_limit=settings.memory.working_limit,
+    )
 
 
 def trigger_options(task: TaskSettings) -> LabelSettings:

@@ -13,14 +13,21 @@ from typing import ClassVar
 __all__ = [
     "AppNotFoundError",
     "BackendUnavailableError",
+    "BoundKeyError",
+    "BufferTakenError",
     "ClosedError",
     "CorruptDatabaseError",
     "DaemonError",
+    "EvaluationError",
+    "ForeignDataError",
+    "InvalidDataError",
     "InvalidMessageError",
     "InvalidSelectionError",
     "InvalidSettingError",
     "InvalidSettingsError",
     "ItemTakenError",
+    "KeyNeededError",
+    "MemoryDeletedError",
     "MissingExtraError",
     "NetworkFileSystemError",
     "QueueFullError",
@@ -36,6 +43,8 @@ __all__ = [
     "TooManyLabelsError",
     "UnhandledLabelError",
     "UnknownItemError",
+    "UnknownKeyError",
+    "UnknownMemoryError",
     "UnknownSchemeError",
     "UnknownTaskTypeError",
     "VersionConflictError",
@@ -148,6 +157,46 @@ class RoleError(ReverieError):
         super().__init__(f"this needs the role {needed}; the caller has the role {role}")
 
 
+class BoundKeyError(ReverieError):
+    """This is about all users: it needs a key that is bound to no user and no cube."""
+
+
+class ForeignDataError(ReverieError):
+    """The caller's key may not touch this user or cube."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        """Name the user or the cube. The words are the same whether or not there is data."""
+        self.kind, self.name = kind, name
+        super().__init__(f"this key may not touch the {kind} {shown(name)}")
+
+
+class KeyNeededError(ReverieError):
+    """This server needs an API key: send `Authorization: Bearer …` with a key that is valid."""
+
+
+class UnknownKeyError(ReverieError):
+    """There is no API key with this id."""
+
+    def __init__(self, key_id: str) -> None:
+        """Name the id."""
+        self.key_id = key_id
+        super().__init__(f"there is no API key with the id {shown(key_id)}: reverie keys list shows all")
+
+
+class EvaluationError(ReverieError):
+    """An evaluation could not be finished."""
+
+
+class InvalidDataError(ReverieError):
+    """A file of conversations and questions was refused."""
+
+    def __init__(self, path: object, place: str, reason: str, value: object = None) -> None:
+        """Name the file, the place in it, the value there (shortened), and what is wrong with it."""
+        self.path, self.place, self.value, self.reason = path, place, value, reason
+        what = f"{place} = {shown(value)}" if place else ""
+        super().__init__(": ".join(part for part in (str(path), what, reason) if part))
+
+
 class InvalidSelectionError(ReverieError):
     """It is not clear which items are meant."""
 
@@ -186,7 +235,7 @@ class UnknownSchemeError(ReverieError):
 
 
 class MissingExtraError(ReverieError):
-    """A backend was asked for whose libraries are not installed."""
+    """Something was asked for whose libraries are not installed."""
 
     def __init__(self, extra: str) -> None:
         """Name the extra that installs them."""
@@ -336,6 +385,24 @@ class TaskTypeDisabledError(ReverieError):
     """A type of timed tasks is disabled."""
 
 
+class MemoryDeletedError(ReverieError):
+    """The memory was deleted."""
+
+    def __init__(self, memory_id: str) -> None:
+        """Name the memory."""
+        self.memory_id = memory_id
+        super().__init__(f"the memory {memory_id!r} was deleted")
+
+
+class UnknownMemoryError(ReverieError):
+    """There is no such memory."""
+
+    def __init__(self, memory_id: str) -> None:
+        """Name the memory."""
+        self.memory_id = memory_id
+        super().__init__(f"there is no memory {memory_id!r} of this user")
+
+
 class VersionConflictError(ReverieError):
     """A memory item was changed after the handler had read it."""
 
@@ -343,7 +410,18 @@ class VersionConflictError(ReverieError):
         """Name the item, the version that the handler has read, and the one that is there."""
         self.memory_id, self.expected, self.found = memory_id, expected, found
         now = "is gone" if found is None else f"has version {found}"
-        super().__init__(f"memory {memory_id!r} {now}, but the handler read version {expected}")
+        super().__init__(f"memory {memory_id!r} {now}, but the change is based on version {expected}")
+
+
+class BufferTakenError(VersionConflictError):
+    """A row of a buffer was taken by another run before this run marked it done."""
+
+    def __init__(self, buffer_id: str) -> None:
+        """Name the row."""
+        self.buffer_id = buffer_id
+        ReverieError.__init__(
+            self, f"the row {buffer_id!r} of a buffer was taken by another run, or is done already"
+        )
 
 
 class WaitTimeoutError(ReverieError):

@@ -198,6 +198,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         return _new_tuple(Key, (self.user_id, self.item_id))
 
     @property
+    def tenant(self) -> tuple[str, str]:
+        """Whose memory the message is about: (user_id, mem_cube_id)."""
+        return self.user_id, self.mem_cube_id
+
+    @property
     def lane(self) -> Lane:
         """The lane in which the message waits: (user_id, mem_cube_id, label)."""
         return _new_tuple(Lane, (self.user_id, self.mem_cube_id, self.label))
@@ -233,6 +238,9 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 FIRST_YEAR, LAST_YEAR = 1900, 9000
 """The years whose moments every backend can keep, in any zone."""
+TURN_NUMBER_BYTES = 8
+"""By how much the id of a memory may be longer than the id of the message that it comes from."""
+_OF_MEMORY = frozenset({"memory_id", "successor", "source_id", "target_id"})
 _REQUIRED = ("user_id", "mem_cube_id", "label", "item_id")
 _OPTIONAL = ("session_id", "task_id", "trace_id", "user_name", "unique_key")
 
@@ -381,13 +389,12 @@ def _depth_exceeds(value: Any, depth: int) -> bool:
 
 
 def check_name(field: str, value: object, limits: MessageLimits) -> None:
-    """Refuse a value that cannot be an id, a label or a name."""
-    if (
-        type(value) is str
-        and value.isprintable()
-        and value.isascii()
-        and 0 < len(value) <= limits.max_id_bytes
-    ):
+    """Refuse a value that cannot be an id, a label or a name.
+
+    The id of a memory may be longer by the number of its turn.
+    """
+    most = limits.max_id_bytes + (TURN_NUMBER_BYTES if field in _OF_MEMORY else 0)
+    if type(value) is str and value.isprintable() and value.isascii() and 0 < len(value) <= most:
         return
     if not isinstance(value, str):
         raise InvalidMessageError(field, value, "must be text")
@@ -395,8 +402,8 @@ def check_name(field: str, value: object, limits: MessageLimits) -> None:
         raise InvalidMessageError(field, value, "must not be empty")
     if "\x00" in value:
         raise InvalidMessageError(field, value, "must not contain a NUL character")
-    if len(_utf8(field, value)) > limits.max_id_bytes:
-        raise InvalidMessageError(field, value, f"must be at most {limits.max_id_bytes} bytes")
+    if len(_utf8(field, value)) > most:
+        raise InvalidMessageError(field, value, f"must be at most {most} bytes")
 
 
 def check_ids(limits: MessageLimits, **ids: object) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from reverie.access.audit import Audit
+from reverie.access.keys import ApiKeys
 from reverie.assembly import (
     Databases,
+    Modules,
+    handler_options,
     new_backend,
     new_models,
     new_place,
@@ -22,6 +27,7 @@ from reverie.base.service import LoopService
 from reverie.capture.damaged import DamagedFiles
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.intake import Intake
+from reverie.capture.query_notes import QueryNotes
 from reverie.capture.spool import Spool
 from reverie.capture.spool_reader import SpoolReader
 from reverie.dispatch.bug_log import BugAlerts
@@ -30,6 +36,10 @@ from reverie.dispatch.supervisor import Supervisor
 from reverie.dispatch.worker import Worker
 from reverie.errors import InvalidSettingError
 from reverie.handlers.catalogue import CATALOGUE
+from reverie.memory.buffer_sweeper import BufferSweeper
+from reverie.memory.indexer import Indexer
+from reverie.models.gateway import Gateway
+from reverie.models.usage import Ledger, VolatileLedger
 from reverie.observe.bus import EventBus
 from reverie.observe.event_log import log_events
 from reverie.observe.finishes import Finishes
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
     from reverie.base.clock import Clock
     from reverie.base.service import Service
     from reverie.dispatch.middleware import Middleware
+    from reverie.dispatch.registry import Handler
     from reverie.message import Message
     from reverie.observe.alert import Alert
     from reverie.settings import Settings
@@ -79,7 +90,13 @@ class Runtime:
     runs_here: ClassVar[bool] = False
     """True in a worker process: handlers run in it, whatever `scheduler_startup_mode` says."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        modules: Modules = Modules(),  # noqa: B008
+    ) -> None:
+        """`modules` are components that the program brings; the settings name the others."""
         self.settings = settings
         self.app = settings.app
         """The import path by which worker processes find the handlers of this scheduler."""
@@ -89,9 +106,12 @@ class Runtime:
         self.clock = clock or SystemClock()
         self.limits = settings.limits.for_messages()
         self.databases = Databases(settings)
-        self.store = new_store(settings, self.clock, self.databases)
+        self.models = new_models(settings, modules)
+        self.store = modules.store or new_store(settings, self.clock, self.databases, self.models)
         self.backend = new_backend(settings, self.clock, self.databases, self.store)
-        self.models = new_models(settings)
+        self.audit = Audit(self.backend.records, self.clock)
+        self.keys = ApiKeys(self.backend.records, self.audit, self.clock)
+        self.gateway = self._new_gateway()
         self.registry = new_registry(settings)
         level_of = self.registry.orchestrator.level
         self.policy = SettlementPolicy(
@@ -129,6 +149,7 @@ class Runtime:
             activity=self.activity,
             runtime=self,
         )
+        self.query_notes = QueryNotes(self._submit_notes, self._is_half_full)
         self.damaged = DamagedFiles(
             Path(self.spool.folder), max_files=spool.max_damaged_files, max_bytes=spool.max_damaged_bytes
         )
@@ -147,6 +168,16 @@ class Runtime:
             webhook=Webhook(settings.alerts) if settings.alerts.webhook_url else None,
             triggers=lambda: self.triggers.health(settings.alerts.trigger_late_s),
             abandoned=self.abandoned_alert,
+            spent=self.gateway.budgets_spent,
+        )
+        self.indexer = Indexer(self.store, self.clock, settings.memory)
+        self.handler_options = handler_options(settings, self.models)
+        self.buffer_sweeper = BufferSweeper(
+            self.store,
+            self.clock,
+            settings.buffer,
+            submit=partial(self.intake.submit, notes=False),
+            wanted=lambda: self.reads_buffers,
         )
         self.worker = self._new_worker()
         self._brought = new_services(settings)
@@ -193,14 +224,17 @@ class Runtime:
             services.insert(0, _Entry("work", self.worker))  # a drain may have used it
         await self._stop_services(services)
         if self.opened:
+            await self.query_notes.close()
             await self.activity.close()
         await asyncio.to_thread(self.bus.flush, FLUSH_S)
         self.bus.rest()
         if self.metrics is not None:
             self.metrics.close()
             self.metrics = None
+        await self.gateway.close()
         await self.backend.close()
         await self.store.close()
+        await self.models.close()
         self.opened = False
 
     async def _stop_services(self, services: Sequence[_Entry]) -> None:
@@ -226,6 +260,11 @@ class Runtime:
         """Whether the handlers of a started scheduler run in this process."""
         return self.settings.scheduler_startup_mode == "thread" or self.runs_here
 
+    @property
+    def reads_buffers(self) -> bool:
+        """Whether the workers of this installation turn buffered content into memories."""
+        return self.models.has_language_model and self.settings.buffer.processor == "engine"
+
     def abandoned_alert(self) -> Alert | None:
         """The alert about threads that hang in this process; None if they are few.
 
@@ -240,11 +279,22 @@ class Runtime:
             obstacle=self._obstacle_to_processes(),
         )
 
+    @property
+    def own_handlers(self) -> list[Handler]:
+        """The handlers that are not built in."""
+        built_in = {entry.label: entry.function for entry in CATALOGUE}
+        return [h for h in self.registry.handlers if built_in.get(h.label) is not h.function]
+
     def loops(self) -> list[LoopService]:
         """The loops of the services that were started, for readiness and for the watcher."""
         services = [entry.service for entry in self._services]
         parts = [part for service in services for part in getattr(service, "services", (service,))]
         return [part for part in parts if isinstance(part, LoopService)]
+
+    @property
+    def started(self) -> bool:
+        """Whether services of this process run."""
+        return bool(self._services)
 
     def does(self, duty: Duty) -> bool:
         """Whether a service of this duty was started."""
@@ -261,6 +311,8 @@ class Runtime:
         if self.works_here:
             yield _Entry("work", self.worker)
             yield _Entry("work", self.triggers)
+            yield _Entry("work", self.indexer)
+            yield _Entry("work", self.buffer_sweeper)
         elif not has_supervisor:
             settings = self.settings.model_copy(update={"app": self.app})
             environment = environment_of(settings)
@@ -272,11 +324,22 @@ class Runtime:
         yield _Entry("watch", self.sampler)
         yield _Entry("watch", self.watcher)
 
+    def _new_gateway(self) -> Gateway:
+        """The gateway to the language model, with the ledger of the store."""
+        ledger: Ledger = VolatileLedger()
+        if isinstance(self.store, Ledger):
+            ledger = self.store
+        elif self.models.has_language_model:
+            hint = "the budgets of llm.tokens_per_day and llm.money_per_day begin anew with each start"
+            log.warning("llm.no_ledger", store=type(self.store).__name__, hint=hint)
+        return Gateway(self.models, ledger, self.backend.shared, self.settings.llm, self.clock)
+
     def _new_worker(self) -> Worker:
         return Worker(
             backend=self.backend,
             store=self.store,
             models=self.models,
+            gateway=self.gateway,
             registry=self.registry,
             policy=self.policy,
             settings=self.settings.worker,
@@ -287,7 +350,20 @@ class Runtime:
             prepare_s=self.settings.memory.prepare_s,
             prune_s=self.settings.queue.prune_s,
             finishes=self.finishes,
+            options=self.handler_options,
+            extraction_of=self.settings.extraction.of_cube,
         )
+
+    async def _submit_notes(self, messages: Sequence[Message]) -> None:
+        await self.intake.submit(messages, notes=False)
+
+    async def _is_half_full(self) -> bool:
+        """Whether more than half of the messages wait that the queue may have."""
+        most = self.settings.queue.max_depth
+        if most is None:
+            return False
+        labels = await self.backend.views.labels()
+        return 2 * sum(label.waiting + label.in_progress for label in labels) > most
 
     def _look_again(self) -> None:
         """Look for work again: after a handler was added, there may be more to claim and to fire."""
@@ -305,11 +381,9 @@ class Runtime:
 
     def _obstacle_to_processes(self) -> str | None:
         """Why worker processes could not reach the queue, memory or handlers; None if they can."""
-        built_in = {entry.label: entry.function for entry in CATALOGUE}
-        own = [h for h in self.registry.handlers if built_in.get(h.label) is not h.function]
         if any(url.startswith("memory:") for url in (self.settings.queue_url, self.settings.memory_url)):
             return "memory:// lives in one process: use sqlite:///… or redis://…, or the mode thread"
-        if self.app is None and own:
+        if self.app is None and self.own_handlers:
             return (
                 "other processes must be able to load your handlers: set app to module:attribute of this "
                 "scheduler (REVERIE_APP), or use the mode thread"

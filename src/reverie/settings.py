@@ -20,8 +20,11 @@ from reverie.configuration.reading import Reading, read
 from reverie.configuration.section import Section
 from reverie.configuration.sources import from_arguments, from_environment, from_file, from_names
 from reverie.dispatch.settings import LabelSettings, WorkerSettings
+from reverie.memory.buffers import BufferSettings
+from reverie.memory.extraction import ExtractionSettings
 from reverie.memory.settings import MemorySettings
 from reverie.message import MessageLimits
+from reverie.models.settings import LlmSettings
 from reverie.observe.settings import AlertSettings, EventSettings
 from reverie.storage.location import plain_url, sqlite_path
 from reverie.triggers.settings import TriggerSettings
@@ -36,9 +39,11 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "check_file",
+    "default_settings_file",
     "environment_of",
     "load_settings",
     "read_settings",
+    "settings_file",
     "settings_page",
 ]
 
@@ -106,6 +111,9 @@ class Settings(Section):
     )
     queue: QueueSettings = Field(default_factory=QueueSettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)
+    buffer: BufferSettings = Field(default_factory=BufferSettings)
+    extraction: ExtractionSettings = Field(default_factory=ExtractionSettings)
+    llm: LlmSettings = Field(default_factory=LlmSettings)
     spool: SpoolSettings = Field(default_factory=SpoolSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
@@ -169,8 +177,13 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 def settings_file() -> Path | None:
     """The file in force: in the working folder, else in the configuration folder, else none."""
-    candidates = (Path(FILE_NAME), Path(platformdirs.user_config_dir("reverie")) / FILE_NAME)
+    candidates = (Path(FILE_NAME), default_settings_file())
     return next((path for path in candidates if path.is_file()), None)
+
+
+def default_settings_file() -> Path:
+    """The file in the configuration folder, whether it exists or not."""
+    return Path(platformdirs.user_config_dir("reverie")) / FILE_NAME
 
 
 def load_settings(**given: Any) -> Settings:
@@ -200,5 +213,5 @@ def check_file(path: Path) -> Reading[Settings]:
 
 
 def settings_page() -> str:
-    """The page that names every setting: `make settings-page` writes it to `docs/settings.md`."""
+    """The page that names every setting: `make pages` writes it to `docs/settings.md`."""
     return page(Settings, OTHER_NAMES, DEFAULT_NAMES)

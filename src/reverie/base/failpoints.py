@@ -23,6 +23,9 @@ FAILPOINTS = {
     "inside_settle": "effects are written inside the settling step, it is not yet committed",
     "between_effects_and_settle": "two databases: effects are durable, the queue does not know yet",
     "after_ingest": "a spooled message is durable in the queue, its file is still there",
+    "inside_change": "a person's change of memories is written, it is not yet committed",
+    "inside_index": "a step of the indexer is written, it is not yet committed",
+    "inside_claim_buffer": "rows of a buffer are taken, it is not yet committed",
     "after_settle": "the settlement is durable, nobody was told",
 }
 

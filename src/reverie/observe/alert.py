@@ -20,7 +20,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remedy: str
     """What to do; commands are in backticks."""
     subject: str = ""
-    """The label or service that the alert is about; empty if it is about none."""
+    """The label, service or tenant that the alert is about; empty if it is about none."""
 
     @property
     def id(self) -> str:

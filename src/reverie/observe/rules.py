@@ -8,18 +8,31 @@ from reverie.observe.alert import Alert, command
 from reverie.observe.trigger_rules import TRIGGER_DIFFERS, check_triggers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from reverie.models.budgets import SpentBudget
     from reverie.observe.health import Health
     from reverie.observe.settings import AlertSettings
     from reverie.observe.trigger_rules import TriggerHealth
 
-__all__ = ["OF_ONE_PROCESS", "SERVICE_FAILING", "Alert", "check", "failing_services", "too_many_abandoned"]
+__all__ = [
+    "BUDGET_SPENT",
+    "OF_ONE_PROCESS",
+    "SERVICE_FAILING",
+    "Alert",
+    "budgets_spent",
+    "check",
+    "failing_services",
+    "too_many_abandoned",
+]
 
 SERVICE_FAILING = "service_failing"
 TOO_MANY_ABANDONED = "too_many_abandoned"
-OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TOO_MANY_ABANDONED, TRIGGER_DIFFERS})
+BUDGET_SPENT = "budget_spent"
+OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TOO_MANY_ABANDONED, TRIGGER_DIFFERS, BUDGET_SPENT})
 """Rules about the process itself: no other process can see whether they hold."""
+MOST_TENANTS_NAMED = 3
+"""The most tenants with a spent budget that have an alert of their own."""
 START = "start one: `reverie worker start` (or `reverie serve`)"
 
 
@@ -31,12 +44,13 @@ def check(
     services: Mapping[str, int] | None = None,
     triggers: TriggerHealth | None = None,
     abandoned: Alert | None = None,
+    spent: Sequence[SpentBudget] = (),
 ) -> list[Alert]:
     """Return the alerts that hold, worst first.
 
     `breakers` maps each refused label (with its credential) to the seconds until it is tried again;
     `services` maps each failing service of this process to its failures in a row; `abandoned` is the alert of
-    `too_many_abandoned`.
+    `too_many_abandoned`; `spent` are budgets of the language model that this process has found spent today.
     """
     alerts = [*_queue(health, settings), *_labels(health)]
     for name, seconds in (breakers or {}).items():
@@ -52,6 +66,7 @@ def check(
         )
     alerts += failing_services(services or {})
     alerts += [abandoned] if abandoned is not None else []
+    alerts += budgets_spent(spent)
     alerts += check_triggers(triggers, settings) if triggers is not None else []
     return sorted(alerts, key=lambda alert: (alert.level != "error", alert.rule, alert.subject))
 
@@ -68,6 +83,36 @@ def failing_services(services: Mapping[str, int]) -> list[Alert]:
         )
         for name, failures in services.items()
     ]
+
+
+def budgets_spent(spent: Sequence[SpentBudget]) -> list[Alert]:
+    """Return an alert for each of the first tenants with a spent budget, and one that counts the others."""
+    remedy = (
+        "see what it was spent on: `reverie usage --days 1`; raise llm.{}, or wait for the next day (UTC)"
+    )
+    alerts = [
+        Alert(
+            rule=BUDGET_SPENT,
+            level="warning",
+            subject=f"{one.user_id}/{one.mem_cube_id}",
+            message=f"the {one.what} budget of the tenant {one.user_id}/{one.mem_cube_id} for {one.day} "
+            "(UTC) is spent, and its model work waits for the next day",
+            remedy=remedy.format(f"{one.what}_per_day"),
+        )
+        for one in spent[:MOST_TENANTS_NAMED]
+    ]
+    others = len(spent) - len(alerts)
+    if others:
+        many = "1 other tenant has" if others == 1 else f"{others} other tenants have"
+        alerts.append(
+            Alert(
+                rule=BUDGET_SPENT,
+                level="warning",
+                message=f"{many} a spent budget, too",
+                remedy=remedy.format("tokens_per_day or llm.money_per_day"),
+            )
+        )
+    return alerts
 
 
 def too_many_abandoned(

@@ -13,10 +13,11 @@ from reverie.observe.health import Pace, look
 from reverie.observe.rules import OF_ONE_PROCESS, SERVICE_FAILING, check, failing_services
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from reverie.backends.interface import Backend
     from reverie.base.clock import Clock
+    from reverie.models.budgets import SpentBudget
     from reverie.observe.bus import EventBus
     from reverie.observe.health import Health
     from reverie.observe.rules import Alert
@@ -46,11 +47,13 @@ class AlertWatcher(LoopService):
         webhook: Webhook | None = None,
         triggers: Callable[[], Awaitable[TriggerHealth | None]] | None = None,
         abandoned: Callable[[], Alert | None] = lambda: None,
+        spent: Callable[[], Sequence[SpentBudget]] = tuple,
     ) -> None:
         """`services` returns the services of this process, which are watched as well.
 
         `worker` returns the name of its worker, `triggers` the health of the timed tasks, `abandoned` the
-        alert about threads that hang in this process, if there are too many. If several processes watch one
+        alert about threads that hang in this process, if there are too many, `spent` the budgets of the
+        language model that this process has found spent today. If several processes watch one
         queue, only the one with the first live worker tells of alerts; without a live worker, all do.
         """
         super().__init__()
@@ -62,6 +65,7 @@ class AlertWatcher(LoopService):
         self._webhook = webhook
         self._triggers = triggers
         self._abandoned = abandoned
+        self._spent = spent
         self._worker = worker
         self._pace = Pace()
         self.current: dict[str, Alert] = {}
@@ -86,6 +90,7 @@ class AlertWatcher(LoopService):
             services=self._failing(),
             triggers=triggers,
             abandoned=self._abandoned(),
+            spent=self._spent(),
         )
         return health, alerts
 
