@@ -7,7 +7,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks import events, queue, triggers, walk
+from benchmarks import conversation, events, memory, queue, triggers, walk
 from benchmarks.report import print_report, print_targets, shown_progress
 from benchmarks.rounds import Sizes
 
@@ -52,6 +52,29 @@ def main() -> None:
         "--names", action="store_true", help="also each function that was called, and how often"
     )
     four.add_argument("--json", action="store_true", help="only the JSON line")
+    five = commands.add_parser("memory", help="adding and searching memories, alone and among many tenants")
+    five.add_argument(
+        "--scale", type=_share, default=1.0, help="make every size smaller by this factor (default 1)"
+    )
+    five.add_argument("--rounds", type=_positive, default=3, help="rounds of adding (default 3)")
+    five.add_argument(
+        "--eval", type=Path, metavar="DATA.json", help="also the recall of these conversations and questions"
+    )
+    five.add_argument(
+        "--chart", type=Path, metavar="FILE.png", help="draw the figures into this file as well"
+    )
+    five.add_argument("--json", action="store_true", help="only the JSON line")
+    six = commands.add_parser(
+        "conversation", help="adding with buffers, and extraction with a language model that takes a second"
+    )
+    six.add_argument(
+        "--scale", type=_share, default=1.0, help="make sizes and times smaller by this factor (default 1)"
+    )
+    six.add_argument("--rounds", type=_positive, default=3, help="rounds of adding (default 3)")
+    six.add_argument(
+        "--chart", type=Path, metavar="FILE.png", help="draw the calls around a rate limit into this file"
+    )
+    six.add_argument("--json", action="store_true", help="only the JSON line")
     for command in (one, two):
         command.add_argument(
             "--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)"
@@ -64,7 +87,15 @@ def main() -> None:
         )
         command.add_argument("--json", action="store_true", help="only the JSON line")
     arguments = parser.parse_args()
-    {"queue": _queue, "events": _events, "triggers": _triggers, "walk": _walk}[arguments.what](arguments)
+    runs = {
+        "queue": _queue,
+        "events": _events,
+        "triggers": _triggers,
+        "walk": _walk,
+        "memory": _memory,
+        "conversation": _conversation,
+    }
+    runs[arguments.what](arguments)
 
 
 def _walk(arguments: argparse.Namespace) -> None:
@@ -84,6 +115,39 @@ def _events(arguments: argparse.Namespace) -> None:
         figures = events.measure(
             arguments.messages, arguments.lanes, arguments.rounds, arguments.items, progress
         )
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
+
+
+def _memory(arguments: argparse.Namespace) -> None:
+    if arguments.chart:
+        from benchmarks.chart import check  # noqa: PLC0415  the chart needs more than the figures do
+
+        check(arguments.chart)
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = memory.measure(arguments.scale, arguments.rounds, arguments.eval, progress)
+    if arguments.chart:
+        from benchmarks import memory_panels  # noqa: PLC0415
+        from benchmarks.chart import draw  # noqa: PLC0415
+
+        draw(arguments.chart, memory_panels.title(figures), memory_panels.panels(figures))
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
+
+
+def _conversation(arguments: argparse.Namespace) -> None:
+    if arguments.chart:
+        from benchmarks.chart import check  # noqa: PLC0415  the chart needs more than the figures do
+
+        check(arguments.chart)
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = conversation.measure(arguments.scale, arguments.rounds, progress)
+    if arguments.chart:
+        from benchmarks.conversation_chart import draw_timeline  # noqa: PLC0415
+
+        draw_timeline(arguments.chart, figures)
     if not arguments.json:
         print_targets(figures)
     print(json.dumps(figures))
@@ -113,6 +177,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
     return number
 
 

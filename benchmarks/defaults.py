@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reverie.settings import load_settings, settings_file
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["shipped_settings"]
 
 
-def shipped_settings(url: str) -> Settings:
+def shipped_settings(url: str, **sections: dict[str, Any]) -> Settings:
     """The shipped defaults with the queue at `url`; ends the program if other settings are in force here.
 
-    Memories are kept beside the queue: in the same file, or in the folder of the server's socket.
+    Memories are kept beside the queue: in the same file, or in the folder of the server's socket. `sections`
+    has the few settings that a measurement needs besides, such as the language model.
     """
     changed = sorted(name for name in os.environ if name.startswith("REVERIE_"))
     if file := settings_file():
@@ -31,4 +32,4 @@ def shipped_settings(url: str) -> Settings:
         "allow_volatile": True,
     }  # allow_volatile accepts a server without persistence, and changes nothing else
     beside = {"data_dir": Path(url.removeprefix("unix://")).parent} if url.startswith("unix:") else {}
-    return load_settings(queue=queue, **beside)
+    return load_settings(queue=queue, **beside, **sections)

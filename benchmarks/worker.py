@@ -1,11 +1,14 @@
 """The worker process that is measured: `python -m benchmarks.worker serve URL` or `drain URL MESSAGES WAY`.
 
+`serve` may be given settings besides the defaults, a JSON object of sections.
+
 It prints lines: `ready` when it can begin, then those of its mode, `serve` or `drain`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -30,12 +33,12 @@ LOOK_S = 0.002
 
 def main() -> None:
     mode, url, *rest = sys.argv[1:]
-    asyncio.run(serve(url) if mode == "serve" else drain(url, int(rest[0]), rest[1]))
+    asyncio.run(serve(url, *rest) if mode == "serve" else drain(url, int(rest[0]), rest[1]))
 
 
-async def serve(url: str) -> None:
+async def serve(url: str, sections: str = "{}") -> None:
     """Answer each probe with the moment its handler began, and `cpu` with the CPU seconds used so far."""
-    scheduler = AsyncScheduler(settings=shipped_settings(url))
+    scheduler = AsyncScheduler(settings=shipped_settings(url, **json.loads(sections)))
 
     @scheduler.handler("probe")
     def probe(message: Message) -> None:
