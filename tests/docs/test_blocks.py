@@ -63,6 +63,7 @@ class Reader:
         return {
             **kept,
             "HOME": str(self.folder),  # for programs that read no variables of Reverie's
+            "XDG_CONFIG_HOME": str(self.folder / ".config"),  # reverie embeddings use writes there
             "REVERIE_DATA_DIR": str(self.folder / "data"),
             "REVERIE_SERVER__PORT": "0",
         }

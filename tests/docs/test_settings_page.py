@@ -16,7 +16,7 @@ FIELDS = list(all_fields(Settings))
 
 def test_the_page_is_up_to_date() -> None:
     shown = PAGE.read_text(encoding="utf-8")
-    assert shown == settings_page(), "docs/settings.md is old: run `make settings-page`"
+    assert shown == settings_page(), "docs/settings.md is old: run `make pages`"
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -48,6 +48,7 @@ def test_no_setting_lacks_its_unit() -> None:
     assert numbers == [
         "queue.redis_port",
         "queue.redis_db",
+        "llm.temperature",
         "server.port",
         "scheduler.version",
         "scheduler.tasks.<task>.level",

@@ -111,3 +111,14 @@ def look_at_neighbour(message: Message, ctx) -> Done:
     except ReverieError as error:
         return Done(effects=[Remember(memory_id="refused", text=str(error))])
     return Done()
+
+
+def read_batch(messages: list[Message], ctx) -> dict:
+    """Ask the language model for each message, at its tenant's expense; a memo keeps each answer."""
+    for message in messages:
+
+        def ask(message: Message = message) -> str:
+            return ctx.models.complete(message.content, message=message).text
+
+        ctx.memo("ask", ask, message=message)
+    return {message.key: Done() for message in messages}

@@ -107,7 +107,8 @@ def test_a_store_a_place_and_a_service_by_import_path(brought, tmp_path: Path) -
         for label in ("work", "keep"):
             receipt = scheduler.submit(label, user_id="ann")
             assert scheduler.wait(receipt.item_id, user_id="ann").status is Status.COMPLETED
-        assert [hit.item.id for hit in scheduler.memory.search("tea", user_id="ann")] == ["a"]
+        found = scheduler.memory.search("tea", user_id="ann", note=False)
+        assert [hit.item.id for hit in found] == ["a"]
     assert brought.EVENTS == [
         ("started", "service"),
         ("run", "work"),
@@ -157,7 +158,7 @@ async def workers(scheduler: Scheduler) -> list[object]:
     [
         ({"memory": {"store": "nothing"}}, "must be an import path such as module:attribute"),
         ({"memory": {"store": "brought_by_a_user:missing"}}, "cannot be imported"),
-        ({"memory": {"embedding": "wordlama"}}, "must be none, or an import path"),
+        ({"memory": {"embedding": "wordlama"}}, "must be wordllama, onnx, openai, none, or an import path"),
         ({"services": ["brought_by_a_user:NOTHING"]}, "must be something that can be called"),
     ],
 )

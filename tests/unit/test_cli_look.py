@@ -152,7 +152,7 @@ def test_looking_at_a_file_that_is_not_there(place: Place, command: list[str]) -
 def test_a_search_that_finds_nothing_says_so(place: Place) -> None:
     shown = run(place, "search", "bees", "-u", "ann")
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "nothing of ann was found\n")
-    assert answer(place, "search", "bees", "-u", "ann") == []
+    assert answer(place, "search", "bees", "-u", "ann")["hits"] == []
 
 
 def test_the_lanes_of_a_user(place: Place, scheduler: Scheduler) -> None:

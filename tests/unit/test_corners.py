@@ -242,7 +242,7 @@ def test_a_forked_process_is_told_to_make_its_own(tmp_path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-LONG = "x" * 513
+LONG = "x" * 521
 NAMED = {
     "user_id='': must not be empty": "",
     "must be at most 512 bytes": LONG,

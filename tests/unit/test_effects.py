@@ -1,170 +1,17 @@
-"""Effects of every kind: what each writes, what a version protects, and what a conflict leads to."""
+"""Effects through the worker, in one database and in two: what a conflict leads to."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 
-import msgspec
 import pytest
 
-from reverie import Delete, Done, Link, Message, Remember, Revise, Scheduler, Supersede, Touch
+from reverie import Done, Message, Remember, Revise, Scheduler
 from reverie.backends.moves import Status
-from reverie.effect import Effect, Move
-from reverie.memory.interface import Application, SearchQuery
-from reverie.memory.sqlite import SqliteMemoryStore
-from reverie.memory.sqlite.effects import WRITERS
+from reverie.memory.interface import Application
 from reverie.settings import load_settings
-from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock, drain
-
-ANN = Message(user_id="ann", label="work", item_id="1")
-
-
-@pytest.fixture
-async def store(tmp_path, clock):
-    store = SqliteMemoryStore(Database(str(tmp_path / "m.db")), clock)
-    await store.open()
-    yield store
-    await store.close()
-
-
-async def apply(store, *effects, message: Message | None = None, prepare: bool = False) -> str:
-    """Apply effects as those of one new message."""
-    message = message or Message(user_id="ann", label="work")
-    prepared = await store.prepare(effects) if prepare else None
-    (applied,) = await store.apply([Application(message=message, effects=effects, prepared=prepared)])
-    return applied.state
-
-
-async def find(store, text: str) -> list[str]:
-    return [hit.item.id for hit in await store.search(SearchQuery(text=text, user_id="ann"))]
-
-
-def test_every_kind_has_a_writer_and_comes_back_from_json() -> None:
-    effects = [
-        Remember(memory_id="a", text="x"),
-        Revise(memory_id="a", version=1, text="y"),
-        Supersede(memory_id="a", version=2, successor="b"),
-        Move(memory_id="a", version=1, tier="archive"),
-        Touch(memory_id="a"),
-        Link(source_id="a", relation="about", target_id="b"),
-        Delete(memory_id="a", version=1),
-    ]
-    assert [type(effect) for effect in effects] == list(WRITERS)
-    for effect in effects:
-        assert msgspec.json.decode(msgspec.json.encode(effect), type=Effect) == effect
-
-
-@pytest.mark.parametrize("prepare", [False, True])
-async def test_revise_changes_what_is_given_and_the_index_with_it(store, prepare: bool) -> None:
-    await apply(store, Remember(memory_id="a", text="green tea", tags=("drink",)), prepare=prepare)
-    assert (
-        await apply(store, Revise(memory_id="a", version=1, text="black coffee"), prepare=prepare)
-        == "applied"
-    )
-    item = await store.get("ann", "a")
-    assert (item.text, item.tags, item.version) == ("black coffee", ("drink",), 2)
-    assert await find(store, "coffee") == ["a"]
-    assert await find(store, "tea") == []
-
-
-async def test_a_superseded_item_is_kept_and_not_found(store) -> None:
-    await apply(store, Remember(memory_id="old", text="lives in Porto"))
-    new = Remember(memory_id="new", text="lives in Lisbon")
-    assert await apply(store, new, Supersede(memory_id="old", version=1, successor="new")) == "applied"
-    assert await find(store, "lives") == ["new"]
-    assert (await store.get("ann", "old")).superseded_by == "new"
-
-
-async def test_an_item_is_superseded_only_by_one_that_exists(store) -> None:
-    await apply(store, Remember(memory_id="old", text="lives in Porto"))
-    assert await apply(store, Supersede(memory_id="old", version=1, successor="nothing")) == "rejected"
-    assert await find(store, "lives") == ["old"]
-
-
-async def test_move_and_touch(store, clock: ManualClock) -> None:
-    await apply(store, Remember(memory_id="a", text="x"))
-    clock.advance(1)
-    assert (
-        await apply(store, Move(memory_id="a", version=1, tier="archive"), Touch(memory_id="a")) == "applied"
-    )
-    item = await store.get("ann", "a")
-    assert (item.tier, item.version, item.access_count, item.accessed_at) == ("archive", 2, 1, clock.now())
-    assert await apply(store, Touch(memory_id="nothing")) == "applied"
-
-
-async def test_a_deleted_id_is_never_written_again(store) -> None:
-    await apply(store, Remember(memory_id="a", text="secret words"))
-    await apply(
-        store, Remember(memory_id="b", text="other"), Link(source_id="b", relation="about", target_id="a")
-    )
-    assert await apply(store, Delete(memory_id="a", version=1)) == "applied"
-    assert await store.get("ann", "a") is None
-    assert await apply(store, Remember(memory_id="a", text="secret words")) == "applied"
-    assert await store.get("ann", "a") is None
-    assert await find(store, "secret") == []
-
-
-@pytest.mark.parametrize(
-    "effect",
-    [
-        Revise(memory_id="a", version=1, text="z"),
-        Move(memory_id="a", version=3, tier="archive"),
-        Delete(memory_id="a", version=1),
-        Supersede(memory_id="a", version=1, successor="b"),
-        Revise(memory_id="gone", version=1, text="z"),
-    ],
-)
-async def test_another_version_is_a_conflict_and_nothing_is_applied(store, effect) -> None:
-    await apply(store, Remember(memory_id="a", text="x"), Remember(memory_id="b", text="y"))
-    await apply(store, Revise(memory_id="a", version=1, text="changed"))
-    message = Message(user_id="ann", label="work")
-    assert await apply(store, Remember(memory_id="c", text="new"), effect, message=message) == "conflict"
-    assert await store.get("ann", "c") is None
-    assert (await store.get("ann", "a")).text == "changed"
-    assert (
-        await apply(store, Remember(memory_id="c", text="new"), message=message) == "applied"
-    )  # no inbox row
-
-
-async def test_a_message_may_change_one_item_twice(store) -> None:
-    await apply(store, Remember(memory_id="a", text="x"))
-    changes = (Revise(memory_id="a", version=1, text="y"), Move(memory_id="a", version=1, tier="archive"))
-    assert await apply(store, *changes) == "applied"
-    item = await store.get("ann", "a")
-    assert (item.text, item.tier, item.version) == ("y", "archive", 3)
-
-
-async def test_items_of_another_cube_cannot_be_changed(store) -> None:
-    await apply(store, Remember(memory_id="a", text="x"))
-    other = Message(user_id="ann", mem_cube_id="work", label="work")
-    assert await apply(store, Revise(memory_id="a", version=1, text="y"), message=other) == "conflict"
-    link = Link(source_id="a", relation="about", target_id="a")
-    assert await apply(store, link, message=Message(user_id="bob", label="work")) == "rejected"
-
-
-async def test_an_id_of_another_cube_is_refused_even_with_the_same_text(store) -> None:
-    work, home = (Message(user_id="ann", mem_cube_id=cube, label="work") for cube in ("work", "home"))
-    assert await apply(store, Remember(memory_id="a", text="tea"), message=work) == "applied"
-    assert await apply(store, Remember(memory_id="a", text="tea"), message=home) == "rejected"
-
-
-async def test_after_a_conflict_the_later_messages_of_its_lane_are_not_applied(store) -> None:
-    await apply(store, Remember(memory_id="a", text="x"))
-    await apply(store, Revise(memory_id="a", version=1, text="y"))
-    conflict = Application(message=ANN, effects=(Revise(memory_id="a", version=1, text="z"),))
-    behind = Application(
-        message=Message(user_id="ann", label="work"), effects=(Remember(memory_id="b", text="b"),)
-    )
-    beside = Application(
-        message=Message(user_id="ann", label="other"), effects=(Remember(memory_id="c", text="c"),)
-    )
-    applied = await store.apply([conflict, behind, beside])
-    assert [answer.state for answer in applied] == ["conflict", "conflict", "applied"]
-
-
-# -- through the worker, in one database and in two --------------------------------------------------------
 
 
 @pytest.fixture(params=["one database", "two databases"])
@@ -316,7 +163,7 @@ def test_five_conflicts_in_a_row_are_a_bug(scheduler: Scheduler, caplog, clock: 
     item = scheduler.status("ann", receipt.item_id)[0]
     assert (item.status, item.attempts) == (Status.WAITING, 1)
     assert "5 times in a row" in item.error
-    assert "memory 'note' has version 1, but the handler read version 7" in item.error
+    assert "memory 'note' has version 1, but the change is based on version 7" in item.error
     assert "handler.bug" in caplog.text
     clock.advance(300)
     drain(scheduler)

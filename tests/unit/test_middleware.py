@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
@@ -139,7 +140,6 @@ async def test_middleware_can_be_added_while_a_worker_runs_and_stays_after_a_sto
     [
         (TransientError("away"), "transient", 0, 1),
         (TransientError("away", retry_after=50), "transient", 50, 51),
-        (RateLimitedError("slowly", retry_after=100), "rate_limited", 100, 101),
         (ZeroDivisionError("oops"), "bug", 0, 1),
     ],
 )
@@ -167,6 +167,32 @@ def test_a_retry_waits_for_the_backoff_and_at_least_the_retry_after(
     clock.advance(at_most - at_least)
     drain(scheduler)
     assert runs == [0, 1]
+    assert status_of(scheduler).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(("retry_after", "at_least"), [(None, 2), (0.5, 2), (100, 100)])
+def test_a_rate_limit_hands_the_message_back_without_an_attempt(
+    scheduler: Scheduler, clock: ManualClock, retry_after: float | None, at_least: float
+) -> None:
+    runs = []
+
+    @scheduler.handler("work")
+    def work(message: Message) -> None:
+        runs.append(message.attempts)
+        if len(runs) == 1:
+            raise RateLimitedError("slowly", retry_after=retry_after)
+
+    scheduler.submit("work", user_id="ann")
+    drain(scheduler)
+    item = status_of(scheduler)
+    assert (item.status, item.attempts) == (Status.WAITING, 0)
+    assert item.error.startswith("rate_limited: Traceback")
+    clock.advance(at_least - 0.001)
+    drain(scheduler)
+    assert runs == [0]
+    clock.advance(1.001)
+    drain(scheduler)
+    assert runs == [0, 0]
     assert status_of(scheduler).status is Status.COMPLETED
 
 
@@ -253,3 +279,28 @@ def test_an_outcome_with_a_delay_that_is_no_number_fails_alone(scheduler: Schedu
     assert (status_of(scheduler).status, status_of(scheduler).attempts) == (Status.WAITING, 1)
     assert "cannot be kept" in status_of(scheduler).error
     assert status_of(scheduler, "bob").status is Status.COMPLETED
+
+
+def test_the_time_of_a_call_is_without_the_wait_for_its_turn(scheduler: Scheduler) -> None:
+    """Many batches share the event loop: the wait would make quick handlers look slow."""
+    calls: dict[str, list[float]] = {}
+
+    @scheduler.middleware
+    async def collect(batch, proceed):
+        outcomes = await proceed(batch)
+        calls[batch.label] = batch.calls
+        return outcomes
+
+    @scheduler.handler("blocking")
+    async def blocking(message: Message) -> None:
+        time.sleep(0.3)  # noqa: ASYNC251  it keeps the event loop from others
+
+    @scheduler.handler("quick")
+    async def quick(message: Message) -> None:
+        pass
+
+    for label in ("blocking", "quick"):
+        scheduler.submit(label, user_id="ann")
+    drain(scheduler)
+    assert [len(taken) for taken in calls.values()] == [1, 1]
+    assert sum(calls["quick"]) < 0.3 <= sum(calls["blocking"])

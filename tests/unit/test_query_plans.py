@@ -11,10 +11,10 @@ import pytest
 from reverie.backends.moves import ClaimRequest, Move, Settlement, Want
 from reverie.backends.sqlite import SqliteBackend
 from reverie.backends.sqlite.rows import load_statements
-from reverie.backends.sqlite.submit import COLUMNS, _statement
 from reverie.backends.sqlite.views import READS
 from reverie.backends.triggers import Activity, Definition, Firing
 from reverie.message import Message
+from reverie.storage.many_rows import statement_of
 from reverie.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ def statements() -> Iterator[tuple[str, str]]:
         for name, text in load_statements(f"{file}.sql").items():
             if name not in PARTS and name.removesuffix("_end") not in PARTS:
                 yield f"{file}.{name}", text
-    for name, columns in (("add_lanes", 4), ("fill_lanes", 7), ("insert_messages", COLUMNS)):
-        yield f"submit.{name}", _statement(name, columns, 2)
+    submit = load_statements("submit.sql")
+    for name, columns in (("add_lanes", 4), ("fill_lanes", 7), ("insert_messages", 22)):
+        yield f"submit.{name}", statement_of(submit[name], submit[f"{name}_end"], columns, 2)
     for name, text in READS.items():
         yield f"views.{name}", text
 

@@ -18,10 +18,11 @@ from reverie import AsyncScheduler, Message, Scheduler
 from reverie.api.envelope import HTTP_STATUS, answer
 from reverie.api.routes import ROUTES
 from reverie.api.routing import Route
+from reverie.memory.query import Found
 from reverie.principal import LOCAL_ADMIN, Principal, Role, current_principal
 from reverie.server import create_app
 
-READER = Principal(key="k1", role=Role.READER, users=frozenset({"ann"}))
+READER = Principal(key="k1", role=Role.READ_ONLY, users=frozenset({"ann"}))
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -41,12 +42,20 @@ async def echo(scheduler: AsyncScheduler, request: Request, times: Annotated[int
 
 
 MORE = (
-    Route("GET", "/who", who, role=Role.READER, answer=str),
-    Route("GET", "/bug", bug, role=Role.READER, answer=str),
-    Route("DELETE", "/who", who, role=Role.ADMIN, answer=str),
-    Route("POST", "/json", echo, role=Role.WRITER, answer=str),
-    Route("POST", "/form", echo, role=Role.READER, answer=str, bodies=("form",)),
-    Route("POST", "/any", echo, role=Role.READER, answer=str, bodies=("json", "form", "multipart")),
+    Route("GET", "/who", who, role=Role.READ_ONLY, reach="own", answer=str),
+    Route("GET", "/bug", bug, role=Role.READ_ONLY, reach="own", answer=str),
+    Route("DELETE", "/who", who, role=Role.ADMIN, reach="own", answer=str),
+    Route("POST", "/json", echo, role=Role.USER, reach="own", answer=str),
+    Route("POST", "/form", echo, role=Role.READ_ONLY, reach="own", answer=str, bodies=("form",)),
+    Route(
+        "POST",
+        "/any",
+        echo,
+        role=Role.READ_ONLY,
+        reach="own",
+        answer=str,
+        bodies=("json", "form", "multipart"),
+    ),
 )
 
 
@@ -100,13 +109,13 @@ def test_the_document_has_the_routes_of_the_table_and_no_others(document) -> Non
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_a_route_in_the_document(document, route: Route) -> None:
     operation = document["paths"][route.path][route.method.lower()]
-    assert operation["x-role"] == route.role.name.lower()
+    assert operation["x-role"] == route.role.title
     assert operation["description"].startswith(route.function.__doc__.strip()[:20])
     responses = operation["responses"]
     assert {str(HTTP_STATUS[error]) for error in route.errors} < set(responses)
     assert {"200", "403", "413", "421", "500", "503"} <= set(responses)
     assert ("422" in responses) == bool({"parameters", "requestBody"} & set(operation))
-    assert ("415" in responses) == (route.method == "POST")
+    assert ("415" in responses) == (route.method != "GET")
     assert all(response["description"] for response in responses.values())
     shape = responses["403"]["content"]["application/json"]["schema"]
     assert shape == {"$ref": "#/components/schemas/Refusal"}
@@ -137,7 +146,7 @@ async def test_a_route_is_open_to_its_role_and_those_above(scheduler: AsyncSched
             response = await client.request(route.method, route.path)
             assert (response.status_code == 403) == (role < route.role), route
             if role < route.role:
-                needed, has = route.role.name.lower(), role.name.lower()
+                needed, has = route.role.title, role.title
                 assert refusal(response)[1] == f"this needs the role {needed}; the caller has the role {has}"
 
 
@@ -176,9 +185,9 @@ def test_a_caller_in_python_is_the_local_admin() -> None:
 def test_a_blocking_call_runs_for_the_principal_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    async def search(query: object) -> list[object]:
+    async def search(query: object) -> Found:
         seen.append(current_principal.get())
-        return []
+        return Found()
 
     with Scheduler("memory://") as scheduler:
         monkeypatch.setattr(scheduler.runtime.store, "search", search)

@@ -58,7 +58,10 @@ def problems(**given: object) -> list[str]:
 
 
 def test_the_later_source_wins_and_each_value_knows_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    write("queue:\n  max_depth: 1\n  max_losses: 1\n  max_rate: 1\nlabels: {export: {level: 1, batch: 1}}\n")
+    write(
+        "queue:\n  max_depth: 1\n  max_losses: 1\n  max_rate: 1\nlabels: {export: {level: 1, batch: 1}}\n"
+        "llm: {prices: {tiny: {input: 1}}}\nextraction: {cubes: {work: {mission: Work only.}}}\n"
+    )
     monkeypatch.setenv("REVERIE_QUEUE__MAX_LOSSES", "2")
     monkeypatch.setenv("reverie_labels__export__batch", "2")
     monkeypatch.setenv("REVERIE_QUEUE__MAX_RATE", "2")
@@ -71,10 +74,15 @@ def test_the_later_source_wins_and_each_value_knows_its_own(monkeypatch: pytest.
     assert found["labels.export.level"] == (1, "reverie.yaml:5")
     assert found["labels.export.batch"] == (2, "reverie_labels__export__batch")
     known = {field.name for field in all_fields(Settings)}
-    found_names = (name.replace("labels.export", "labels.<label>") for name in found)
-    assert {
-        re.sub(r"^scheduler\.tasks\.\w+", "scheduler.tasks.<task>", name) for name in found_names
-    } == known
+    groups = {
+        r"^labels\.export": "labels.<label>",
+        r"^scheduler\.tasks\.\w+": "scheduler.tasks.<task>",
+        r"^llm\.prices\.tiny": "llm.prices.<price>",
+        r"^extraction\.cubes\.work": "extraction.cubes.<cube>",
+    }
+    for name, general in groups.items():
+        found = {re.sub(name, general, one): value for one, value in found.items()}
+    assert set(found) == known
 
 
 def test_the_file_of_the_configuration_folder_counts_if_there_is_none_here(folder: Path) -> None:
@@ -312,7 +320,7 @@ def test_a_bad_server_is_refused(name: str, text: str, said: str, monkeypatch: p
     [
         ("qeue: {}", "reverie.yaml:1: qeue = {}: no such setting; did you mean queue?"),
         ("queue:\n  urll: x", "reverie.yaml:2: queue.urll = 'x': no such setting; did you mean queue.url?"),
-        ("lease_s: 3", "reverie.yaml:1: lease_s = 3: no such setting; did you mean worker.lease_s?"),
+        ("renew_s: 3", "reverie.yaml:1: renew_s = 3: no such setting; did you mean worker.renew_s?"),
         (
             "labels:\n  a:\n\n    levle: 1",
             "reverie.yaml:4: labels.a.levle = 1: no such setting; did you mean labels.a.level?",
@@ -603,7 +611,8 @@ def test_show_lists_every_setting_with_its_source(monkeypatch: pytest.MonkeyPatc
     assert code == 0
     names = [field.name for field in all_fields(Settings)]
     of_tasks = sum(name.startswith("scheduler.tasks.<task>") for name in names) * len(default_tasks())
-    assert len(rows) == sum("<" not in name for name in names) + 1 + of_tasks
+    empty = 3  # labels, prices and cubes have no entries
+    assert len(rows) == sum("<" not in name for name in names) + empty + of_tasks
     assert rows["scheduler.tasks.data_cleanup.interval"]["value"] == 86400
     assert not rows["scheduler.tasks.data_cleanup.interval"]["changed"]
     assert rows["worker.slots"] == {

@@ -28,12 +28,13 @@ APPLIED = Settled(state="applied")
 REQUEST = ClaimRequest(worker="w", wants={"work": Want(slots=100, per_slot=10)})
 
 
-def apply(connection, message, effects, prepared, now) -> None:
+def apply(connection, messages, now) -> None:
     """Write a row for each effect; one of the memory `changed` meets another version of it."""
-    for effect in effects:
-        connection.execute("INSERT INTO written VALUES (?, ?)", (message.item_id, effect.memory_id))
-        if effect.memory_id == "changed":
-            raise CONFLICT
+    for message, effects, _ in messages:
+        for effect in effects:
+            connection.execute("INSERT INTO written VALUES (?, ?)", (message.item_id, effect.memory_id))
+            if effect.memory_id == "changed":
+                raise CONFLICT
 
 
 class Bench:
@@ -124,6 +125,6 @@ async def test_the_next_call_settles_the_lane_again(bench: Bench) -> None:
 
 def test_the_error_says_what_was_expected_and_found() -> None:
     assert (CONFLICT.memory_id, CONFLICT.expected, CONFLICT.found) == ("changed", 1, 2)
-    assert str(CONFLICT) == "memory 'changed' has version 2, but the handler read version 1"
+    assert str(CONFLICT) == "memory 'changed' has version 2, but the change is based on version 1"
     gone = str(VersionConflictError("changed", 1, None))
-    assert gone == "memory 'changed' is gone, but the handler read version 1"
+    assert gone == "memory 'changed' is gone, but the change is based on version 1"

@@ -146,6 +146,8 @@ def test_a_completed_message_of_an_earlier_version_keeps_its_attempts(tmp_path: 
     file = apsw.Connection(str(path))
     file.execute("UPDATE pending_messages SET retry_count = 1")  # as version 8 wrote it
     file.execute("DROP INDEX idx_pending_messages_dead")
+    file.execute("DROP TABLE records")
+    file.execute("DROP TABLE audit_log")
     file.execute("UPDATE schema_versions SET version = 8 WHERE room = 'queue'")
     file.close()
     with Scheduler(f"sqlite:///{path}").used() as scheduler:

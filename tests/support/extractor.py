@@ -1,0 +1,56 @@
+"""A scripted model that extracts facts from the prompt of `mem_read`, by simple rules of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from support.scripted_model import Answer, Request
+
+__all__ = ["extract", "facts_of", "known_in", "turns_in"]
+
+TURN = re.compile(r"^(\d+)\. ([^:(]+?)(?: \([^)]*\))?: (.*)$")
+
+
+def turns_in(prompt: str) -> list[tuple[int, str, str]]:
+    """The turns of a prompt: number, speaker, text."""
+    lines = prompt.partition("\nTurns:\n")[2].splitlines()
+    return [(int(found[1]), found[2], found[3]) for line in lines if (found := TURN.match(line))]
+
+
+def known_in(prompt: str) -> dict[int, str]:
+    """The known facts of a prompt, by number."""
+    part = prompt.partition("\nKnown facts:\n")[2].partition("\n\nTurns:\n")[0]
+    return {
+        int(line.partition(". ")[0]): line.partition(". ")[2] for line in part.splitlines() if ". " in line
+    }
+
+
+def facts_of(prompt: str) -> list[dict[str, Any]]:
+    """A fact for each turn that is no small talk; "I moved to X" ends where the speaker lived before."""
+    known = known_in(prompt)
+    facts = []
+    for number, speaker, text in turns_in(prompt):
+        if text.startswith("Hello"):
+            continue
+        fact: dict[str, Any] = {"text": f"{speaker} said: {text}", "kind": "fact", "turns": [number]}
+        if moved := re.match(r"I moved to (\w+)", text):
+            fact["text"] = f"{speaker} lives in {moved[1]}"
+            fact["entities"] = [{"name": moved[1]}]
+            fact["ends"] = [
+                place
+                for place, old in known.items()
+                if old.startswith(f"{speaker} lives in ") and old != fact["text"]
+            ]
+            if not fact["ends"]:
+                del fact["ends"]
+        if text.startswith("I like"):
+            fact |= {"text": f"{speaker} likes{text[6:]}", "kind": "preference"}
+        facts.append(fact)
+    return facts
+
+
+def extract(request: Request) -> Answer:
+    """Answer a request with facts."""
+    return Answer(text=json.dumps({"facts": facts_of(request.prompt)}))

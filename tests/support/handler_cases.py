@@ -1,0 +1,191 @@
+"""One case for each thing that a built-in handler can be asked, and what the file says afterwards."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import apsw
+
+from reverie import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["CASES", "Case", "State", "memory_rows", "state_of"]
+
+STATEMENTS = {
+    "items": "SELECT id, kind, text, tier, version, access_count, sources, extracted_at_epoch IS NOT NULL "
+    "FROM memory_items ORDER BY id",
+    "links": "SELECT source_id, relation, target_id FROM memory_links ORDER BY 1, 2, 3",
+    "rows": "SELECT buffer_id, status FROM buffer_zone ORDER BY place",
+    "queries": "SELECT id, query, found, answer, used FROM memory_queries ORDER BY id",
+}
+"""All that handlers write to memory, without times and random tokens."""
+TABLES = """
+SELECT name FROM sqlite_schema
+WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!' AND name NOT LIKE 'llm!_%' ESCAPE '!'
+  AND name <> 'inbox'
+"""
+
+
+@dataclass(frozen=True)
+class State:
+    """What handlers have written to memory."""
+
+    items: list[tuple]
+    links: list[tuple]
+    rows: list[tuple]
+    queries: list[tuple]
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The texts of the memories, in order, by kind."""
+        found: dict[str, list[str]] = {}
+        for _, kind, text, *_ in self.items:
+            found.setdefault(kind, []).append(text)
+        return {kind: sorted(texts) for kind, texts in found.items()}
+
+    def of(self, memory_id: str) -> tuple[str, int]:
+        """The tier of a memory, and how often it was read."""
+        ((tier, count),) = [(item[3], item[5]) for item in self.items if item[0] == memory_id]
+        return tier, count
+
+    @property
+    def sources(self) -> set[str]:
+        """The turns that are sources of a fact."""
+        return {target for _, relation, target in self.links if relation == "derived_from"}
+
+    @property
+    def read(self) -> set[str]:
+        """The memories that are marked as read for facts."""
+        return {item[0] for item in self.items if item[7]}
+
+
+def state_of(path: Path) -> State:
+    """What a connection of its own finds in the file: only what is committed."""
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.set_busy_timeout(10_000)
+        return State(**{name: connection.execute(one).fetchall() for name, one in STATEMENTS.items()})
+
+
+def memory_rows(path: Path) -> dict[str, list[tuple]]:
+    """All rows of all tables of a file, except of the inbox and of the ledger."""
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.set_busy_timeout(10_000)
+        names = [name for (name,) in connection.execute(TABLES)]
+        return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A message, what must have run before it, and what must be so in the end."""
+
+    label: str
+    content: Any
+    check: Callable[[State], None]
+    """Look at memory when the message and all that follows from it have run."""
+    check_without_model: Callable[[State], None]
+    before: tuple[Message, ...] = ()
+    asks_model: bool = False
+
+    @property
+    def message(self) -> Message:
+        return new_message("the-one", self.label, self.content)
+
+
+def new_message(item_id: str, label: str, content: Any) -> Message:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return Message(user_id="ann", label=label, content=text, item_id=item_id)
+
+
+def chat(item_id: str, *texts: str) -> Message:
+    turns = [{"role": "user", "name": "Ann", "content": text} for text in texts]
+    return new_message(item_id, "add", turns)
+
+
+SAID = chat("said", "I moved to Lisbon", "I like tea", "Hello there")
+MORE = chat("more", "Green tea is the best tea")
+ASKED = new_message("asked", "query", {"query": "tea", "found": ["said.1"]})
+TURNS = ["Hello there", "I like tea", "I moved to Lisbon"]
+EXTRACTED = {"turn": TURNS, "fact": ["Ann lives in Lisbon"], "preference": ["Ann likes tea"]}
+
+
+def check_chat(item_id: str) -> Callable[[State], None]:
+    def check(state: State) -> None:
+        assert state.texts == EXTRACTED
+        assert state.sources == {f"{item_id}.0", f"{item_id}.1"}
+        assert state.read == {f"{item_id}.{index}" for index in range(3)}
+        assert state.rows == [(f"{item_id}.{index}", "done") for index in range(3)]
+
+    return check
+
+
+def check_turns_alone(state: State) -> None:
+    """The turns are kept, and nothing else has happened to them."""
+    assert state.texts == {"turn": TURNS}
+    assert (state.links, state.rows, state.read) == ([], [], set())
+
+
+def check_text(state: State) -> None:
+    assert state.texts == {"turn": ["I like tea"], "preference": ["text likes tea"]}
+    assert state.sources == state.read == {"the-one.0"}
+
+
+def check_text_alone(state: State) -> None:
+    assert state.texts == {"turn": ["I like tea"]}
+    assert state.read == set()
+
+
+def check_query(state: State) -> None:
+    assert [query[:3] for query in state.queries] == [("the-one", "tea", '["said.1"]')]
+    assert state.of("said.1") == ("working", 1)
+
+
+def check_answer(state: State) -> None:
+    assert state.queries == [("asked", "tea", '["said.1"]', "A cup.", '["said.1"]')]
+    assert state.of("said.1") == ("working", 2)
+
+
+def check_update(state: State) -> None:
+    assert len(state.queries) == 1
+    assert state.of("said.1") == ("working", 1)
+    assert state.of("more.0") == ("working", 0)
+
+
+CASES = {
+    "add": Case(
+        "add",
+        json.loads(SAID.content),
+        check_chat("the-one"),
+        check_turns_alone,
+    ),
+    "mem_read of a buffer": Case(
+        "mem_read", {"blob_type": "chat"}, check_chat("said"), check_turns_alone, (SAID,), asks_model=True
+    ),
+    "mem_read of memories": Case(
+        "mem_read",
+        {"memory_ids": ["said.0", "said.1", "said.2"]},
+        check_chat("said"),
+        check_turns_alone,
+        (SAID,),
+        asks_model=True,
+    ),
+    "mem_read of a text": Case(
+        "mem_read", {"text": "I like tea"}, check_text, check_text_alone, asks_model=True
+    ),
+    "query": Case("query", {"query": "tea", "found": ["said.1"]}, check_query, check_query, (SAID,)),
+    "answer": Case(
+        "answer",
+        {"answer": "A cup.", "query_item_id": "asked", "used": ["said.1"]},
+        check_answer,
+        check_answer,
+        (SAID, ASKED),
+    ),
+    "mem_update": Case(
+        "mem_update", {"memory_ids": ["more.0"]}, check_update, check_update, (SAID, ASKED, MORE)
+    ),
+}
