@@ -20,6 +20,7 @@ __all__ = [
     "DaemonError",
     "EvaluationError",
     "ForeignDataError",
+    "ForwardedRequestError",
     "InvalidDataError",
     "InvalidMessageError",
     "InvalidSelectionError",
@@ -41,6 +42,7 @@ __all__ = [
     "SpoolFullError",
     "TaskTypeDisabledError",
     "TooManyLabelsError",
+    "TooManyRequestsError",
     "UnhandledLabelError",
     "UnknownItemError",
     "UnknownKeyError",
@@ -172,6 +174,29 @@ class ForeignDataError(ReverieError):
 
 class KeyNeededError(ReverieError):
     """This server needs an API key: send `Authorization: Bearer …` with a key that is valid."""
+
+
+class ForwardedRequestError(ReverieError):
+    """The request came through a proxy, and this server has no API keys."""
+
+    def __init__(self, header: str) -> None:
+        """Name the header that the proxy has added."""
+        self.header = header
+        super().__init__(
+            f"the request came through a proxy (header {header!r}), and without API keys everybody behind it "
+            "would be an administrator: make a key with reverie keys create"
+        )
+
+
+class TooManyRequestsError(ReverieError):
+    """The caller's key has sent too many requests."""
+
+    def __init__(self, per_s: float, retry_after_s: float) -> None:
+        """Name the limit, and when to try again."""
+        self.per_s, self.retry_after_s = per_s, retry_after_s
+        super().__init__(
+            f"this key may send {per_s:g} requests a second: try again in {max(retry_after_s, 0.01):.2g} s"
+        )
 
 
 class UnknownKeyError(ReverieError):

@@ -35,6 +35,7 @@ __all__ = [
     "check_message",
     "check_name",
     "content_text",
+    "depth_exceeds",
     "derived_id",
     "level_of",
     "new_item_id",
@@ -374,18 +375,19 @@ def _is_too_deep(content: str, depth: int) -> bool:
     if content.lstrip()[:1] not in {"[", "{"}:
         return False
     try:
-        return _depth_exceeds(msgspec.json.decode(content), depth)
+        return depth_exceeds(msgspec.json.decode(content), depth)
     except RecursionError:
         return True
     except (msgspec.DecodeError, UnicodeEncodeError):
         return False
 
 
-def _depth_exceeds(value: Any, depth: int) -> bool:
+def depth_exceeds(value: Any, depth: int) -> bool:
+    """Whether a JSON value has more than `depth` levels of objects and lists inside each other."""
     if not isinstance(value, (dict, list)):
         return False
     inner = value.values() if isinstance(value, dict) else value
-    return not depth or any(_depth_exceeds(item, depth - 1) for item in inner)
+    return not depth or any(depth_exceeds(item, depth - 1) for item in inner)
 
 
 def check_name(field: str, value: object, limits: MessageLimits) -> None:

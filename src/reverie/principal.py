@@ -13,7 +13,7 @@ from reverie.errors import ForeignDataError, RoleError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LOCAL_ADMIN", "Principal", "Role", "current_principal"]
+__all__ = ["LOCAL_ADMIN", "NOBODY", "Principal", "Role", "current_principal"]
 
 
 class Role(IntEnum):
@@ -82,6 +82,9 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 LOCAL_ADMIN = Principal(key="local", role=Role.ADMIN)
 """The principal of a caller on this machine, who needs no key."""
+
+NOBODY = Principal(key="nobody", role=Role.READ_ONLY, users=frozenset(), cubes=frozenset())
+"""The principal of a request without a key on a server that has keys. It reaches only what is open to all."""
 
 current_principal: ContextVar[Principal] = ContextVar("reverie_principal", default=LOCAL_ADMIN)
 """The principal of the running code. HTTP sets it for each request; Python callers have the default."""

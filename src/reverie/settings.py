@@ -83,6 +83,18 @@ class ServerSettings(Section):
         [],
         description="names, besides loopback ones, under which requests and web pages may reach the server",
     )
+    requests_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="requests a second of each API key in each server process; more are refused (429); "
+        "unset: no limit; a key can have one of its own",
+    )
+    tls_certificate: Path | None = Field(
+        None, description="file of the TLS certificate, with its chain, in PEM; unset: no TLS"
+    )
+    tls_key: Path | None = Field(
+        None, description="file of the certificate's private key; unset: it is in the file of the certificate"
+    )
 
 
 class LimitSettings(Section):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from reverie.backends.records import Record
-from reverie.errors import InvalidSelectionError, UnknownKeyError
+from reverie.errors import BackendUnavailableError, InvalidSelectionError, UnknownKeyError
 from reverie.principal import Principal, Role
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Records
     from reverie.base.clock import Clock
 
-__all__ = ["CACHE_S", "ApiKey", "ApiKeys", "KeyLimits", "NewKey"]
+__all__ = ["CACHE_S", "MOST_CACHED", "ApiKey", "ApiKeys", "KeyLimits", "NewKey"]
 
 KIND = "key"
 META = "meta"
@@ -47,6 +47,9 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: float | None = None
     """Requests a second, on average, in each server process; bursts of up to two seconds are let through."""
     max_body_bytes: int | None = None
+    """Bytes of one request; never more than `server.max_body_bytes`."""
+    max_json_depth: int | None = None
+    """Levels of objects and lists inside each other, in the body of a request."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +104,8 @@ class ApiKeys:
         self._clock = clock
         self._cache: dict[str, _Cached] = {}
         self._ever_made = False
-        self._looked_at = -CACHE_S
+        self._looked_at = 0.0
+        """When the record was read, by the monotonic clock; 0: never."""
 
     async def create(
         self,
@@ -168,8 +172,13 @@ class ApiKeys:
     async def ever_made(self) -> bool:
         """Whether a key was made once, so that every request needs one."""
         if not self._ever_made and time.monotonic() - self._looked_at >= CACHE_S:
-            self._ever_made = await self._records.get(META, EVER_MADE) is not None
-            self._looked_at = time.monotonic()
+            try:
+                self._ever_made = await self._records.get(META, EVER_MADE) is not None
+            except BackendUnavailableError:
+                if not self._looked_at:
+                    raise
+            else:
+                self._looked_at = time.monotonic()
         return self._ever_made
 
     async def find(self, token: str) -> tuple[Principal, KeyLimits] | None:
@@ -192,7 +201,12 @@ class ApiKeys:
         cached = self._cache.get(key_id)
         now = time.monotonic()
         if cached is None or now - cached.read_at >= CACHE_S:
-            record = await self._records.get(KIND, key_id)
+            try:
+                record = await self._records.get(KIND, key_id)
+            except BackendUnavailableError:
+                if cached is None:
+                    raise
+                return cached.kept  # nobody can revoke it now either: that is written to the same backend
             if len(self._cache) >= MOST_CACHED:
                 self._cache.clear()
             cached = self._cache[key_id] = _Cached(None if record is None else _kept(record), now)
@@ -236,9 +250,13 @@ def _check(key: ApiKey, now: int) -> None:
             raise InvalidSelectionError(f"{what}: names are not empty and do not begin with _")
     if key.expires_at is not None and key.expires_at <= now:
         raise InvalidSelectionError(f"expires_at={key.expires_at}: must be in the future")
-    rate, body = key.limits.requests_per_s, key.limits.max_body_bytes
-    if (rate is not None and not 0 < rate < float("inf")) or (body is not None and body < 1):
-        raise InvalidSelectionError("limits: must be greater than 0")
+    _check_limits(key.limits)
+
+
+def _check_limits(limits: KeyLimits) -> None:
+    for name, most in msgspec.structs.asdict(limits).items():
+        if most is not None and not 0 < most < float("inf"):
+            raise InvalidSelectionError(f"{name}={most}: must be greater than 0")
 
 
 def _hash(secret: str) -> str:

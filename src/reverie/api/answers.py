@@ -35,6 +35,7 @@ __all__ = [
     "TypeAndTasks",
     "UsageAndBudgets",
     "Waited",
+    "Wellbeing",
 ]
 
 
@@ -254,6 +255,12 @@ class Readiness(TypedDict):
 
     ready: bool
     dependencies: list[Dependency]
+
+
+class Wellbeing(TypedDict):
+    """Whether the queue is well."""
+
+    status: Literal["ok", "unwell"]
 
 
 class Alerts(TypedDict):

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["complete_document"]
 
 EVERY_ROUTE = {
+    401: "The server has API keys, and the request has none that is valid.",
     403: "The caller's key does not allow this, or a web page of another site asks.",
     413: "The body is larger than `server.max_body_bytes`.",
     421: "The request is for another host.",
+    429: "The caller's key has sent too many requests; `Retry-After` says when to try again.",
     500: "A bug: the log has it, with the trace id.",
     503: "The server stops.",
 }
@@ -59,7 +61,7 @@ class InvalidRequest(msgspec.Struct):
 
 def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict[str, Any]:
     """Add the answers, errors and role of each route to the document that FastAPI has made."""
-    types = [kind for route in routes for kind in (route.answer, *route.other_answers.values())]
+    types = [kind for route in routes for kind in (*_answers(route), *route.other_answers.values())]
     (refusal, invalid, *schemas), components = msgspec.json.schema_components(
         [Refusal, InvalidRequest, *types], ref_template="#/components/schemas/{name}"
     )
@@ -69,7 +71,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
     named.update(components)
     for route in routes:
         operation = document["paths"][route.path][route.method.lower()]
-        schema = schemas.pop(0)
+        possible = [schemas.pop(0) for _ in _answers(route)]
+        schema = possible[0] if len(possible) == 1 else {"anyOf": possible}
         responses = {200: _response("The answer.", schema if route.plain else _envelope(schema), route)}
         others = {status: schemas.pop(0) for status in route.other_answers}
         for status, reasons in sorted(_reasons(route, operation).items()):
@@ -81,6 +84,11 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
         operation["x-role"] = route.role.title
         operation["x-reach"] = route.reach
     return document
+
+
+def _answers(route: Route) -> tuple[Any, ...]:
+    """The types that a successful answer of a route may have."""
+    return route.answer if isinstance(route.answer, tuple) else (route.answer,)
 
 
 def _reasons(route: Route, operation: dict[str, Any]) -> dict[int, list[str]]:

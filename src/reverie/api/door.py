@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from reverie.api.envelope import STOPPING, TRACE_HEADER, answer
+from reverie.api.envelope import STOPPING, TRACE_HEADER, answer, refusal_of
+from reverie.errors import ReverieError
 from reverie.observe.tracing import current_trace_id, new_trace_id, trace_id_of
-from reverie.principal import current_principal
+from reverie.principal import NOBODY, current_principal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from reverie.principal import Principal
+    from reverie.api.admission import Admission, Admitted
 
 __all__ = ["Door"]
 
 SETTING = "server.allowed_hosts"
-
-Refusal = tuple[int, str]
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+"""A header `x-request-id` that becomes the trace id of its request."""
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""Headers of every answer, for browsers."""
+NOT_A_PAGE = ((b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),)
+"""A header of every answer that has no policy of its own."""
+NOT_KEPT = ((b"cache-control", b"no-store"),)
+"""A header of every answer that does not say itself how long it may be kept."""
 
 
 class Door:
@@ -33,8 +47,9 @@ class Door:
     - It keeps web pages out, because a browser lets any page talk to this machine: a request under a foreign
       name is refused (421), and one from a page elsewhere (403). Loopback names and addresses are never
       foreign, nor are `allowed_hosts`. Forms are refused by routes that do not take them (415).
-    - A body of more than `max_body_bytes` is refused (413), even if its length was not announced. One that is
-      not complete after `receive_timeout_s` is refused, too (408).
+    - It asks the `admission` who the caller is; a caller who needs a key and has none is refused (401).
+    - A body of more than `max_body_bytes`, or than the key allows, is refused (413), even if its length was
+      not announced. One that is not complete after `receive_timeout_s` is refused, too (408).
     - The request runs within its trace and with its principal. Every answer names the trace.
     - A request that is cancelled because the server stops is answered 503, unless its answer has begun.
     """
@@ -47,69 +62,83 @@ class Door:
         max_body_bytes: int,
         receive_timeout_s: float,
         stopping: asyncio.Event,
-        caller: Principal,
+        admission: Admission,
+        checks_host: bool = True,
+        headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        """`caller` is the principal of every request, as long as there are no keys."""
+        """Without `checks_host`, any name in the header `Host` is allowed. `headers` are added to answers."""
         self._app = app
+        self._admission = admission
+        self._checks_host = checks_host
+        self._headers = (*SAFE_HEADERS, *headers)
         self._names = frozenset({"localhost", "127.0.0.1", *map(_name, allowed_hosts)})
         self._max_body_bytes = max_body_bytes
-        self._too_large = f"the body is larger than {max_body_bytes} bytes (server.max_body_bytes)"
         self._receive_timeout_s = receive_timeout_s
-        self._too_slow = f"the body did not arrive within {receive_timeout_s:g} s (server.receive_timeout_s)"
         self._stopping = stopping
-        self._caller = caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer why not."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"traceparent"), None)
-        trace_id = (given and trace_id_of(given.decode("latin-1"))) or new_trace_id()
-        scope.setdefault("state", {})["trace_id"] = trace_id
-        received, begun, complete = 0, False, False
-        deadline = asyncio.get_running_loop().time() + self._receive_timeout_s
-
-        async def receive_bounded() -> Message:
-            nonlocal received, complete
-            try:
-                async with asyncio.timeout_at(None if complete else deadline):
-                    message = await receive()
-            except TimeoutError as error:
-                raise HTTPException(408, self._too_slow, {"connection": "close"}) from error
-            complete = not message.get("more_body", False)
-            received += len(message.get("body", b""))
-            if received > self._max_body_bytes:
-                raise HTTPException(413, self._too_large)
-            return message
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        trace_id = _trace_of(headers)
+        state = scope.setdefault("state", {})
+        state["trace_id"] = trace_id
+        begun = False
 
         async def send_traced(message: Message) -> None:
             nonlocal begun
             begun = True
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (TRACE_HEADER.encode(), trace_id.encode())]
+                message["headers"] = self._complete(message.get("headers", ()), trace_id)
             await send(message)
 
         trace = current_trace_id.set(trace_id)
-        principal = current_principal.set(self._caller)
+        before = current_principal.set(NOBODY)
+        body = _Body(receive, self._max_body_bytes, self._receive_timeout_s)
         try:
-            if refusal := self._refusal(scope["headers"]):
-                code, words = refusal
-                await answer(None, words, code)(scope, receive, send_traced)
-            else:
-                await self._app(scope, receive_bounded, send_traced)
+            admitted = await self._admit(headers, scope["path"])
+            if isinstance(admitted, JSONResponse):
+                await admitted(scope, receive, send_traced)
+                return
+            current_principal.set(admitted.principal)
+            state["max_json_depth"] = admitted.limits.max_json_depth
+            body.most_bytes = min(
+                self._max_body_bytes, admitted.limits.max_body_bytes or self._max_body_bytes
+            )
+            if _announced(headers) > body.most_bytes:
+                await answer(None, _too_large(body.most_bytes), 413)(scope, receive, send_traced)
+                return
+            await self._app(scope, body.receive, send_traced)
         except asyncio.CancelledError:
             if begun or not self._stopping.is_set():
                 raise
             await answer(None, STOPPING, 503)(scope, receive, send_traced)
         finally:
-            current_principal.reset(principal)
+            current_principal.reset(before)
             current_trace_id.reset(trace)
 
-    def _refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> Refusal | None:
-        """The status and the words of a refusal; None if the request may pass."""
+    async def _admit(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> Admitted | JSONResponse:
+        """The caller of a request, or the answer that refuses it."""
+        if refusal := self._foreign(headers):
+            return refusal
+        try:
+            return await self._admission.admit(headers, path)
+        except ReverieError as error:
+            return refusal_of(error)
+
+    def _complete(self, headers: Iterable[tuple[bytes, bytes]], trace_id: str) -> list[tuple[bytes, bytes]]:
+        """The headers of an answer, with those that every answer has."""
+        given = list(headers)
+        names = {name.lower() for name, _ in given}
+        more = (*self._headers, *(pair for pair in (*NOT_A_PAGE, *NOT_KEPT) if pair[0] not in names))
+        return [*given, *more, (TRACE_HEADER.encode(), trace_id.encode())]
+
+    def _foreign(self, headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | None:
+        """The refusal of a request for another host or from a page elsewhere; None if it may pass."""
         hosts, origins = [], []
-        from_elsewhere = too_large = False
+        from_elsewhere = False
         for name, value in headers:
             if name == b"host":
                 hosts.append(value.decode("latin-1"))
@@ -117,19 +146,67 @@ class Door:
                 origins.append(value.decode("latin-1"))
             elif name == b"sec-fetch-site":
                 from_elsewhere |= value == b"cross-site"
-            elif name == b"content-length":
-                too_large |= value.isdigit() and int(value) > self._max_body_bytes
         host = _name(hosts[0]) if len(hosts) == 1 else ""
-        if host not in self._names and not _is_loopback(host):
+        if self._checks_host and host not in self._names and not _is_loopback(host):
             given = ", ".join(hosts)
-            return 421, f"{given!r} is no name of this server: ask 127.0.0.1, or add it to {SETTING}"
+            words = f"{given!r} is no name of this server: ask 127.0.0.1, or add it to {SETTING}"
+            return answer(None, words, 421)
         for origin in origins:
-            host = _host_of(origin)
-            if host not in self._names and not _is_loopback(host):
-                return 403, f"web pages of {origin!r} may not ask this server: add its host to {SETTING}"
+            own = _host_of(origin)
+            if own not in self._names and not _is_loopback(own) and (self._checks_host or own != host):
+                words = f"web pages of {origin!r} may not ask this server: add its host to {SETTING}"
+                return answer(None, words, 403)
         if from_elsewhere:
-            return 403, "web pages of another site may not ask this server: ask it from a program"
-        return (413, self._too_large) if too_large else None
+            words = "web pages of another site may not ask this server: ask it from a program"
+            return answer(None, words, 403)
+        return None
+
+
+class _Body:
+    """The body of a request while it arrives: it may neither be too long nor take too long."""
+
+    def __init__(self, receive: Receive, most_bytes: int, timeout_s: float) -> None:
+        self.most_bytes = most_bytes
+        self._receive = receive
+        self._timeout_s = timeout_s
+        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._received = 0
+        self._complete = False
+
+    async def receive(self) -> Message:
+        """Receive the next part, or what comes after the body."""
+        try:
+            async with asyncio.timeout_at(None if self._complete else self._deadline):
+                message = await self._receive()
+        except TimeoutError as error:
+            words = f"the body did not arrive within {self._timeout_s:g} s (server.receive_timeout_s)"
+            raise HTTPException(408, words, {"connection": "close"}) from error
+        self._complete = not message.get("more_body", False)
+        self._received += len(message.get("body", b""))
+        if self._received > self.most_bytes:
+            raise HTTPException(413, _too_large(self.most_bytes))
+        return message
+
+
+def _trace_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The trace of a request: by `traceparent`, by `x-request-id`, or a new one."""
+    request_id = None
+    for name, value in headers:
+        if name == b"traceparent" and (trace_id := trace_id_of(value.decode("latin-1"))):
+            return trace_id
+        if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
+            request_id = value.decode()
+    return request_id or new_trace_id()
+
+
+def _announced(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """The length of the body that the request announces; 0 if it announces none."""
+    lengths = (value for name, value in headers if name == b"content-length" and value.isdigit())
+    return max(map(int, lengths), default=0)
+
+
+def _too_large(most_bytes: int) -> str:
+    return f"the body is larger than {most_bytes} bytes (server.max_body_bytes, or the limit of the key)"
 
 
 def _name(host: str) -> str:

@@ -16,6 +16,7 @@ from reverie.errors import (
     BackendUnavailableError,
     BoundKeyError,
     ForeignDataError,
+    ForwardedRequestError,
     InvalidMessageError,
     InvalidSelectionError,
     ItemTakenError,
@@ -25,6 +26,7 @@ from reverie.errors import (
     ReverieError,
     RoleError,
     TaskTypeDisabledError,
+    TooManyRequestsError,
     UnknownItemError,
     UnknownKeyError,
     UnknownMemoryError,
@@ -36,7 +38,7 @@ from reverie.errors import (
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-__all__ = ["HTTP_STATUS", "STOPPING", "TRACE_HEADER", "answer", "handle_errors", "status_of"]
+__all__ = ["HTTP_STATUS", "STOPPING", "TRACE_HEADER", "answer", "handle_errors", "refusal_of", "status_of"]
 
 log = get_logger(__name__)
 
@@ -46,6 +48,7 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     KeyNeededError: 401,
     BoundKeyError: 403,
     ForeignDataError: 403,
+    ForwardedRequestError: 403,
     RoleError: 403,
     UnknownItemError: 404,
     UnknownKeyError: 404,
@@ -56,6 +59,7 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     VersionConflictError: 409,
     MemoryDeletedError: 410,
     QueueFullError: 429,
+    TooManyRequestsError: 429,
     BackendUnavailableError: 503,
     WaitTimeoutError: 504,
 }
@@ -83,15 +87,23 @@ def status_of(error: ReverieError) -> int:
     return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
 
 
+def refusal_of(error: ReverieError) -> JSONResponse:
+    """The answer to a request that failed with this error."""
+    refusal = answer(None, str(error), status_of(error))
+    retry_after_s: float | None = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        refusal.headers["retry-after"] = str(math.ceil(retry_after_s))
+    if isinstance(error, KeyNeededError):
+        refusal.headers["www-authenticate"] = "Bearer"
+    return refusal
+
+
 def handle_errors(app: FastAPI) -> None:
     """Answer every error of an application in the one shape."""
 
     @app.exception_handler(ReverieError)
     async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
-        refusal = answer(None, str(error), status_of(error))
-        if isinstance(error, QueueFullError | BackendUnavailableError):
-            refusal.headers["retry-after"] = str(math.ceil(error.retry_after_s))
-        return refusal
+        return refusal_of(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:

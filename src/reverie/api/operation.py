@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
-from reverie.api.answers import Alerts, Readiness
+from reverie.api.answers import Alerts, Readiness, Wellbeing
 from reverie.api.readiness import check_dependencies
 from reverie.api.routing import Route
 from reverie.base.escapes import escape_json
@@ -15,13 +15,20 @@ from reverie.errors import BackendUnavailableError
 from reverie.face.scheduler import AsyncScheduler
 from reverie.observe.health import Health
 from reverie.observe.metrics import CONTENT_TYPE
-from reverie.principal import Role
+from reverie.principal import Role, current_principal
 
 __all__ = ["ROUTES"]
 
 
 async def health(scheduler: AsyncScheduler) -> Response:
-    """The state of the queue; 503 if the queue cannot be asked."""
+    """The state of the queue; 503 if the queue cannot be asked.
+
+    A caller whose key is bound to some users, and one without a key on a server that has keys, learns only
+    whether the queue is well.
+    """
+    if current_principal.get().is_bound:
+        is_well = all(alert.level != "error" for alert in await scheduler.observe.alerts())
+        return _json(Wellbeing(status="ok" if is_well else "unwell"))
     return _json(await scheduler.observe.health())
 
 
@@ -52,7 +59,9 @@ def _json(value: Any, code: int = 200, headers: dict[str, str] | None = None) ->
 
 
 ROUTES = (
-    Route("GET", "/health", health, role=Role.READ_ONLY, reach="open", answer=Health, plain=True),
+    Route(
+        "GET", "/health", health, role=Role.READ_ONLY, reach="open", answer=(Health, Wellbeing), plain=True
+    ),
     Route(
         "GET",
         "/ready",

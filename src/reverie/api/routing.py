@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
+from reverie.message import depth_exceeds
 from reverie.principal import Role, current_principal
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from reverie.face.scheduler import AsyncScheduler
 
-__all__ = ["Endpoint", "NamesUsers", "Reach", "Route", "Touched"]
+__all__ = ["Endpoint", "Example", "NamesUsers", "Reach", "Route", "Touched"]
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Body = Literal["json", "form", "multipart"]
@@ -61,6 +62,17 @@ class NamesUsers(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A request that a route answers with success, for the document. Tests send it."""
+
+    path: Mapping[str, str] = field(default_factory=dict)
+    """The parts of the path, by name."""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the query, by name."""
+    body: Any = None
+
+
 @dataclass(frozen=True)
 class Route:
     """One entry of the table: the application, its OpenAPI document and its rights are made from it."""
@@ -75,7 +87,7 @@ class Route:
     """The weakest role that may ask."""
     reach: Reach = "named"
     answer: Any
-    """The type of `data` in a successful answer `{code, message, data}`."""
+    """The type of `data` in a successful answer `{code, message, data}`; a tuple: one of these types."""
     errors: tuple[type[ReverieError], ...] = (BackendUnavailableError,)
     """The errors that the function may raise; `HTTP_STATUS` has their status."""
     bodies: tuple[Body, ...] = ("json",)
@@ -84,6 +96,7 @@ class Route:
     """Whether `answer` is the type of the whole answer, which has no `code` and `message`."""
     media_type: str = "application/json"
     """The content type of a successful answer."""
+    example: Example = Example()
     other_answers: Mapping[int, Any] = field(default_factory=dict)
     """HTTP status → type of the whole answer, for failures that have another shape than errors have."""
 
@@ -95,9 +108,13 @@ class JsonRequest(Request):
         """The value of the body; the standard library's error if it is no JSON."""
         body = await self.body()
         try:
-            return msgspec.json.decode(body)
+            value = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return json.loads(body)  # it says at which place the body stops being JSON
+            value = json.loads(body)  # it says at which place the body stops being JSON
+        depth = self.state.max_json_depth
+        if depth is not None and depth_exceeds(value, depth):
+            raise HTTPException(400, f"the body is nested more than {depth} deep: this key allows no more")
+        return value
 
 
 class Endpoint(APIRoute):
