@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
@@ -94,7 +93,7 @@ class MoodyModel:
         self.requests: Counter[str] = Counter()
         """By the key of the worker process."""
         self._chance = chance
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._never = threading.Event()
         model.answers = self.answer
 
@@ -103,6 +102,7 @@ class MoodyModel:
             mood = self._chance.choices(list(MOODS), [weight for weight, _ in MOODS.values()])[0]
             self.moods[mood] += 1
             self.requests[request.authorization or ""] += 1
+            self._lock.notify_all()
             tokens = (self._chance.randint(10, 500), self._chance.randint(1, 50))
         if mood == "slow":
             self._never.wait(SLOW_S)
@@ -115,6 +115,11 @@ class MoodyModel:
             with self._lock:
                 self.calls.append(Call(request.authorization or "", user, sum(answer.tokens)))
         return answer
+
+    def wait_for_requests(self, worker: str, wanted: int) -> None:
+        """Wait until a process has asked a few times, if there is something to ask."""
+        with self._lock:
+            self._lock.wait_for(lambda: self.requests[worker] >= wanted, PATIENCE_S)
 
     def open_calls(self, worker: str) -> list[Call]:
         """The calls of a worker that it may not have written to the ledger: the last one of each user.
@@ -228,7 +233,7 @@ def test_no_turn_is_lost_and_no_fact_is_written_twice(place: Place) -> None:
                 for user, turns in messages[number::kills]:
                     scheduler.memory.add(turns, user_id=user)
                 worker = chance.choice(workers)
-                wait_for_requests(model, worker, chance.randint(1, 5))
+                model.wait_for_requests(worker.key, chance.randint(1, 5))
                 cut_off += worker.kill()
                 worker.start()
             wait_until(lambda: is_finished(place, scheduler), DEADLINE_S)
@@ -238,13 +243,6 @@ def test_no_turn_is_lost_and_no_fact_is_written_twice(place: Place) -> None:
         ends = check_turns(place, scheduler, messages)
         figures |= {"turns": sum(ends.values()), "users": scaled(USERS), "kills": kills, "ends": dict(ends)}
         figures |= {"answers": dict(model.moods), **check_costs(place, model, cut_off)}
-
-
-def wait_for_requests(model: MoodyModel, worker: Worker, wanted: int) -> None:
-    """Wait until a process has asked the model a few times, if there is something to ask."""
-    until = time.monotonic() + PATIENCE_S
-    while model.requests[worker.key] < wanted and time.monotonic() < until:
-        time.sleep(0.002)
 
 
 def query(place: Place, statement: str) -> list[tuple]:
@@ -264,7 +262,7 @@ def check_turns(place: Place, scheduler: Scheduler, messages: list[tuple[str, li
     assert_agreement(place.folder / "reverie.db")
     dead = [row for user in {user for user, _ in messages} for row in dead_letters(scheduler, user)]
     assert all(row.error for row in dead)
-    buried = sum(row.label == "add" for row in dead)
+    buried = sum(row.task_type == "add" for row in dead)
     assert buried == 0, "the handler of add asks no model: nothing may make it fail"
     ((kept,),) = query(place, "SELECT count(*) FROM memory_items WHERE kind = 'turn'")
     assert kept == sum(len(turns) for _, turns in messages)
