@@ -127,6 +127,17 @@ async def test_a_fact_that_ends_another_closes_it(scheduler, clock) -> None:
     assert [hit.text for hit in then] == ["Ann lives in Porto"]
 
 
+async def test_a_fact_that_was_over_when_it_was_said_ends_no_earlier_than_it_begins(
+    scheduler, clock, model
+) -> None:
+    over = {"text": "Ann lived in Porto", "kind": "fact", "turns": [1], "valid_to": "2020-03-01"}
+    model.answers = lambda _: Answer(text=json.dumps({"facts": [over]}))
+    await say(scheduler, "I lived in Porto until March 2020")
+    await later(scheduler, clock)
+    (fact,) = (await facts(scheduler)).values()
+    assert fact.valid_from == fact.valid_to == 1_583_020_800_000
+
+
 async def test_equal_facts_are_one_with_both_sources(scheduler, clock) -> None:
     first = await say(scheduler, "I like tea")
     await later(scheduler, clock)

@@ -119,6 +119,21 @@ def test_times_are_read() -> None:
     assert (fact.held_from, fact.held_to) == (1_777_593_600_000, None)
 
 
+def test_a_fact_does_not_end_before_it_begins() -> None:
+    answer = {"facts": [ANSWER["facts"][0] | {"valid_from": "2026-05-01", "valid_to": "2026-04-30"}]}
+    assert read_facts(json.dumps(answer))[0].held_to is None
+
+
+def test_an_answer_that_fits_the_schema_can_always_be_read() -> None:
+    blank = {"categories": ["", "home"], "entities": [{"name": " "}, {"name": "Ann", "aliases": [" ", "A"]}]}
+    given = ANSWER["facts"][0] | blank | {"turns": [1.0], "ends": [1.0], "same_as": 1.0}
+    answer = {"facts": [given, given | {"text": " \n "}]}
+    assert jsonschema.Draft202012Validator(answer_schema(Extraction(), turns=1, known=1)).is_valid(answer)
+    (fact,) = read_facts(json.dumps(answer))
+    assert (fact.turns, fact.ends, fact.same_as, fact.categories) == ((1,), (1,), 1, ("home",))
+    assert [(entity.name, entity.aliases) for entity in fact.entities] == [("Ann", ("A",))]
+
+
 @given(
     texts=st.lists(st.text(alphabet="ab 里", min_size=1, max_size=400).filter(str.strip), max_size=8),
     most=st.integers(20, 60),

@@ -17,7 +17,7 @@ from reverie.models.interface import ChatMessage
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reverie.memory.extraction import Extraction
     from reverie.memory.item import MemoryItem
@@ -78,8 +78,9 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_to(self) -> int | None:
-        """Until when it held, in the same way."""
-        return parse_chat_time(self.valid_to) if self.valid_to else None
+        """Until when it held, in the same way; None also if that is before it began."""
+        end, begin = parse_chat_time(self.valid_to) if self.valid_to else None, self.held_from
+        return None if end is not None and begin is not None and end < begin else end
 
 
 def answer_schema(extraction: Extraction, turns: int, known: int) -> dict[str, Any]:
@@ -138,12 +139,30 @@ def prompt_for(
 
 
 def read_facts(answer: str) -> list[Fact]:
-    """The facts of an answer that fits the schema."""
-    return msgspec.json.decode(answer, type=_Answer).facts
+    """The facts of an answer that fits the schema, without blank texts and names."""
+    # A JSON schema accepts 1.0 as an integer; the strict decoder does not.
+    facts = msgspec.json.decode(answer, type=_Answer, strict=False).facts
+    return [
+        msgspec.structs.replace(
+            fact,
+            categories=_not_blank(fact.categories),
+            entities=tuple(
+                msgspec.structs.replace(entity, aliases=_not_blank(entity.aliases))
+                for entity in fact.entities
+                if entity.name.strip()
+            ),
+        )
+        for fact in facts
+        if fact.text.strip()
+    ]
 
 
 class _Answer(msgspec.Struct):
     facts: list[Fact] = []
+
+
+def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(text for text in texts if text.strip())
 
 
 def pieces(passages: Sequence[Passage], most_tokens: int) -> Iterator[list[Passage]]:

@@ -236,6 +236,9 @@ class _Reading:
         if fact.entities:
             info["entities"] = msgspec.to_builtins(fact.entities)
         names = [name for entity in fact.entities for name in (entity.name, *entity.aliases)]
+        began = fact.held_from or next((moment for moment in said if moment is not None), None)
+        if began is not None and fact.held_to is not None:
+            began = min(began, fact.held_to)  # what was over when it was said
         return Remember(
             memory_id=memory_id,
             text=fact.text,
@@ -245,7 +248,7 @@ class _Reading:
             info=info or None,
             sources=sources,
             session_id=self._message.session_id,
-            valid_from=fact.held_from or next((moment for moment in said if moment is not None), None),
+            valid_from=began,
             valid_to=fact.held_to,
         )
 
