@@ -341,6 +341,7 @@ class Desk:
             lease_ms=round(self._options.buffer_lease_s * 1000),
             max_tokens=request.max_tokens,
             blob_ids=request.blob_ids,
+            most=self._options.buffer_failures,
         )
 
     async def _release_buffer(self, request: ReleaseBuffer, claims: Collection[Claim]) -> None:

@@ -407,10 +407,11 @@ class SqliteMemoryStore:
         lease_ms: int,
         max_tokens: int,
         blob_ids: Sequence[str] = (),
+        most: int = 0,
     ) -> BufferClaim:
         """See `KeepsBuffers.claim_buffer`."""
         return await self._buffers.claim(
-            key, holder, lease_ms=lease_ms, max_tokens=max_tokens, blob_ids=blob_ids
+            key, holder, lease_ms=lease_ms, max_tokens=max_tokens, blob_ids=blob_ids, most=most
         )
 
     async def release_buffer(self, claim: BufferClaim, *, failed: str | None = None, most: int = 0) -> None:
