@@ -109,7 +109,7 @@ FAILURES = {
     "forbidden": (Answer(status=403), CredentialsError, None),
     "forbidden for the quota": (Answer(status=403, code="insufficient_quota"), QuotaError, None),
     "bad request": (Answer(status=400, message="retry after 5, rate limit"), InvalidWorkError, None),
-    "no such model": (Answer(status=404), InvalidWorkError, None),
+    "no such model": (Answer(status=404), CredentialsError, None),
     "too long": (Answer(status=413), InvalidWorkError, None),
     "unprocessable": (Answer(status=422), InvalidWorkError, None),
     "broken": (Answer(status=500), TransientError, None),
@@ -119,6 +119,11 @@ FAILURES = {
     "rate limit in a good answer": (
         Answer(raw=b'{"error": {"message": "Too many requests"}}'),
         RateLimitedError,
+        None,
+    ),
+    "quota in a good answer": (
+        Answer(raw=b'{"error": {"message": "Quota exceeded, retry after 3 hours"}}'),
+        QuotaError,
         None,
     ),
     "garbage": (garbage(), BadAnswerError, None),
