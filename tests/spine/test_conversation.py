@@ -180,6 +180,25 @@ async def test_a_text_longer_than_the_window_is_split(tmp_path, model, clock) ->
     await scheduler.stop()
 
 
+async def test_a_piece_that_the_model_finds_too_long_is_read_in_parts(scheduler, clock, model) -> None:
+    """Our estimate of tokens is too low for some texts, and for some models."""
+
+    def short_sighted(request):
+        if len(request.prompt) > 3000:
+            return Answer(status=400, code="context_length_exceeded")
+        return extract(request)
+
+    model.answers = short_sighted
+    item = await say(scheduler, *(f"I like {'x' * 150} {number}" for number in range(12)), "Hello " * 700)
+    await later(scheduler, clock)
+    assert len(await facts(scheduler)) == 12
+    assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
+    sources = {source.index for fact in (await facts(scheduler)).values() for source in fact.sources}
+    assert sources == set(range(12))
+    (state,) = await scheduler.status("ann", item)
+    assert state.status is Status.COMPLETED
+
+
 async def test_a_deleted_turn_is_not_read(scheduler, clock, model) -> None:
     item = await say(scheduler, "I moved to Lisbon")
     await scheduler.memory.delete(f"{item}.0", user_id="ann")

@@ -21,7 +21,7 @@ from reverie.failures import (
     TransientError,
     WorkError,
 )
-from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError
+from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError, PromptTooLongError
 from reverie.models.openai_chat import PRESETS, OpenAIChat, retry_after
 from reverie.models.settings import LlmSettings
 from reverie.settings import load_settings
@@ -111,6 +111,17 @@ FAILURES = {
     "bad request": (Answer(status=400, message="retry after 5, rate limit"), InvalidWorkError, None),
     "no such model": (Answer(status=404), CredentialsError, None),
     "too long": (Answer(status=413), InvalidWorkError, None),
+    "too long, by a code": (
+        Answer(status=400, code="context_length_exceeded"),
+        PromptTooLongError,
+        None,
+    ),
+    "too long, by words": (
+        Answer(status=400, message="prompt is too long: 9000 tokens > 8192 maximum"),
+        PromptTooLongError,
+        None,
+    ),
+    "an endless answer": (Answer(text="x" * 40_000), BadAnswerError, None),
     "unprocessable": (Answer(status=422), InvalidWorkError, None),
     "broken": (Answer(status=500), TransientError, None),
     "overloaded": (Answer(status=529, headers={"Retry-After": "3"}), TransientError, 3),

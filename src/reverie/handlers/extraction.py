@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from reverie.memory.extraction import Extraction
     from reverie.memory.item import MemoryItem
 
-__all__ = ["Entity", "Fact", "Passage", "answer_schema", "pieces", "prompt_for", "read_facts"]
+__all__ = [
+    "LEAST_TOKENS",
+    "Entity",
+    "Fact",
+    "Passage",
+    "answer_schema",
+    "halves",
+    "known_that_fit",
+    "pieces",
+    "prompt_for",
+    "prompt_tokens",
+    "read_facts",
+]
 
 PROMPT = Template(files(__package__).joinpath("prompts/extract.txt").read_text("utf-8"))
 MISSION = "The memories help an assistant to know its users."
@@ -32,6 +44,10 @@ MOST_FACTS = 50
 MOST_SOURCES = 50
 LONGEST_FACT = 1000
 """How many characters a fact may have."""
+KNOWN_TOKENS = 400
+"""About how many tokens the known facts may take in a prompt."""
+LEAST_TOKENS = 64
+"""A text of this many tokens is not split any further."""
 OVERHEAD = 12
 """About how many tokens the number, the speaker and the time of a turn take."""
 
@@ -136,6 +152,35 @@ def prompt_for(
         turns="\n".join(_turn(number, passage) for number, passage in enumerate(passages, 1)),
     )
     return (ChatMessage("user", text),)
+
+
+def prompt_tokens(extraction: Extraction) -> int:
+    """About how many tokens a prompt has besides its turns; servers count the schema, too."""
+    (message,) = prompt_for(extraction, [], [])
+    schema = msgspec.json.encode(answer_schema(extraction, 1, 1)).decode()
+    return tokens_in(message.content) + tokens_in(schema) + KNOWN_TOKENS
+
+
+def known_that_fit(known: Sequence[MemoryItem]) -> list[MemoryItem]:
+    """The known facts that a prompt has room for, the first ones first."""
+    fitting: list[MemoryItem] = []
+    room = KNOWN_TOKENS
+    for item in known:
+        tokens = tokens_in(item.text) + OVERHEAD
+        if tokens <= room:
+            fitting.append(item)
+            room -= tokens
+    return fitting
+
+
+def halves(piece: Sequence[Passage]) -> list[list[Passage]]:
+    """A piece in two, for a model that has found it too long; empty if it is too short for that."""
+    if len(piece) > 1:
+        middle = len(piece) // 2
+        return [list(piece[:middle]), list(piece[middle:])]
+    (passage,) = piece
+    tokens = tokens_in(passage.text)
+    return [[part] for part in _parts(passage, -(-tokens // 2))] if tokens > LEAST_TOKENS else []
 
 
 def read_facts(answer: str) -> list[Fact]:

@@ -15,10 +15,21 @@ from reverie.base.clock import from_epoch_ms
 from reverie.effect import BufferDone, Extracted, Link, Remember, Revise, Source
 from reverie.errors import ReverieError
 from reverie.failures import FailureKind, InvalidWorkError, WorkError
-from reverie.handlers.extraction import Passage, answer_schema, pieces, prompt_for, read_facts
+from reverie.handlers.extraction import (
+    LEAST_TOKENS,
+    Passage,
+    answer_schema,
+    halves,
+    known_that_fit,
+    pieces,
+    prompt_for,
+    prompt_tokens,
+    read_facts,
+)
 from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
+from reverie.models.interface import PromptTooLongError
 from reverie.outcome import Done
 from reverie.turn import Turn
 
@@ -149,9 +160,9 @@ def _rest(left: BufferState, options: HandlerOptions) -> list[Message]:
     return [read_message(left.key, due=due)]
 
 
-def room_for_turns(options: HandlerOptions) -> int:
-    """How many tokens of turns fit into one prompt."""
-    return options.window_tokens - options.max_output_tokens - PROMPT_TOKENS
+def room_for_turns(options: HandlerOptions, besides: int = 0) -> int:
+    """How many tokens of turns fit into one prompt, which has about `besides` tokens without them."""
+    return options.window_tokens - options.max_output_tokens - max(PROMPT_TOKENS, besides)
 
 
 class _Found(NamedTuple):
@@ -175,19 +186,33 @@ class _Reading:
         """The effects that write the facts in some turns, and mark the turns as read."""
         extraction: Extraction = await self._ctx.memory.extraction()
         found: list[_Found] = []
-        for piece in pieces(passages, max(64, room_for_turns(self._options))):
+        room = room_for_turns(self._options, prompt_tokens(extraction))
+        for piece in pieces(passages, max(LEAST_TOKENS, room)):
             found += await self._ask(piece, extraction)
         written = await self._write(found)
         read = tuple(dict.fromkeys(passage.memory_id for passage in passages))
         return [*written, Extracted(memory_ids=read)]
 
     async def _ask(self, piece: Sequence[Passage], extraction: Extraction) -> list[_Found]:
-        """The facts that the model finds in one piece. A later run gets the same answer, and pays nothing."""
+        """The facts that the model finds in one piece. A later run gets the same answer, and pays nothing.
+
+        Sizes are estimates. A piece that the model finds too long is read in two parts.
+        """
+        try:
+            return await self._ask_at_once(piece, extraction)
+        except PromptTooLongError:
+            parts = halves(piece)
+            if not parts:
+                raise
+            return [found for part in parts for found in await self._ask(part, extraction)]
+
+    async def _ask_at_once(self, piece: Sequence[Passage], extraction: Extraction) -> list[_Found]:
         memory = self._ctx.memory
 
         async def complete() -> dict[str, Any]:
             query = " ".join(passage.text for passage in piece)[:2000]
-            known = [hit.item for hit in await memory.search(query, limit=KNOWN, kinds=FACT_KINDS)]
+            hits = await memory.search(query, limit=KNOWN, kinds=FACT_KINDS)
+            known = known_that_fit([hit.item for hit in hits])
             prompt = prompt_for(extraction, piece, known)
             schema = answer_schema(extraction, len(piece), len(known))
             answer = await self._ctx.models.complete(prompt, schema=schema)

@@ -17,7 +17,7 @@ import msgspec
 
 from reverie.errors import redacted
 from reverie.failures import ERRORS, CredentialsError, FailureKind, TransientError, WorkError
-from reverie.models.interface import BadAnswerError, Completion
+from reverie.models.interface import BadAnswerError, Completion, PromptTooLongError
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
@@ -82,6 +82,11 @@ RATE_LIMIT_WORDS = re.compile(r"rate.?limit|too many requests|\b429\b|throttl|re
 """The words that mean a rate limit, if neither the status nor a code decides."""
 QUOTA_WORDS = re.compile(r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)", re.I)
 """The words that mean a quota, in the same way."""
+TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error"}
+TOO_LONG_WORDS = re.compile(r"context.?(length|window|size)|too long|too many (input )?tokens", re.IGNORECASE)
+"""The codes and the words that tell, among refusals of class invalid, those of a prompt that is too long."""
+CHARACTERS_PER_TOKEN = 16
+"""An answer with more characters than this for each allowed token is refused."""
 NO_KEY = "none"
 """The key for servers that want none: the client refuses an empty one."""
 ALLOWANCE_S = 5.0
@@ -240,6 +245,10 @@ class OpenAIChat:
             )
         if not text.strip():
             raise self._bad("the answer is empty", completion)
+        longest = CHARACTERS_PER_TOKEN * self._settings.max_output_tokens
+        if len(text) > longest:
+            reason = f"the answer has {len(text)} characters, at most {longest} are allowed"
+            raise self._bad(f"{reason} (llm.max_output_tokens)", completion)
         return completion
 
     def _refusal(self, error: Any) -> WorkError:
@@ -253,6 +262,8 @@ class OpenAIChat:
             text += " (see llm.url and llm.model)"
         if kind is None:
             kind = _kind_by_words(error.message) or FailureKind.BUG
+        if kind is FailureKind.INVALID and (TOO_LONG_CODES & _codes(error) or TOO_LONG_WORDS.search(text)):
+            return PromptTooLongError(text, credential=self._settings.credential)
         after = retry_after(error.response.headers)
         return ERRORS[kind](text, retry_after=after, credential=self._settings.credential)
 
