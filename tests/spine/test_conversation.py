@@ -417,6 +417,40 @@ async def test_bad_input_is_buried_at_once_with_the_reason(scheduler, label, con
     assert "mem" in item.error or "content" in item.error
 
 
+async def test_turns_that_two_messages_name_are_read_once(tmp_path, model, clock) -> None:
+    """A run hands over other portions than the one before, after more was kept or the window was changed."""
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    item = await say(without, "I moved to Lisbon", "I like tea")
+    await without.stop()
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    first = {"memory_ids": [f"{item}.0"], "only_unread": True}
+    both = {"memory_ids": [f"{item}.0", f"{item}.1"]}
+    for content in (first, both | {"only_unread": True}, both | {"only_unread": True}):
+        await scheduler.submit("mem_read", user_id="ann", content=content)
+        await scheduler.runtime.drain()
+    said = [text for request in model.requests for _, _, text in turns_in(request.prompt)]
+    assert said == ["I moved to Lisbon", "I like tea"]
+    await scheduler.submit("mem_read", user_id="ann", content=both)
+    await scheduler.runtime.drain()
+    assert model.calls == 3
+    await scheduler.stop()
+
+
+async def test_a_plan_counts_the_calls_for_a_turn_that_is_longer_than_the_window(
+    tmp_path, model, clock
+) -> None:
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    await say(without, " ".join(f"word{number}" for number in range(1500)))
+    await without.stop()
+    settings = settings_for(tmp_path, model, llm={"window_tokens": 1600, "max_output_tokens": 100})
+    model.answers = lambda _: Answer(text='{"facts": []}')
+    async with AsyncScheduler(settings=settings) as scheduler:
+        plan = await scheduler.extraction.plan()
+        await scheduler.extraction.run()
+        assert plan.calls - 1 <= model.calls <= plan.calls + 1
+        assert plan.input_tokens > 1000 * plan.calls
+
+
 async def test_old_turns_are_extracted_later_and_only_once(tmp_path, model, clock) -> None:
     without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
     for user in ("ann", "bob"):

@@ -71,6 +71,8 @@ class ReadInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Read only the rows of these memories."""
     memory_ids: tuple[str, ...] = ()
     """Read these memories, buffered or not."""
+    only_unread: bool = False
+    """Of these memories, pass over those that a run has read before."""
     text: str | None = None
     """Read this text."""
 
@@ -85,7 +87,11 @@ async def mem_read(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     elif not options.has_language_model:
         done = Done()  # turns are kept word for word already
     elif asked.memory_ids:
-        items = await ctx.memory.items(asked.memory_ids)
+        wanted = asked.memory_ids
+        if asked.only_unread:
+            unread = set(await ctx.memory.unread(wanted))
+            wanted = tuple(memory_id for memory_id in wanted if memory_id in unread)
+        items = await ctx.memory.items(wanted)
         passages = [_passage_of(item) for item in items]
         done = Done(effects=await _Reading(message, ctx, options).effects(passages))
     else:

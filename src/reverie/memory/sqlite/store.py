@@ -327,6 +327,12 @@ class SqliteMemoryStore:
             lambda connection: conversation.read_unread_turns(connection, tenant, after, limit)
         )
 
+    async def unread(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[str]:
+        """See `KeepsUnread.unread`."""
+        return await self._database.read(
+            lambda connection: conversation.read_unread(connection, tenant, memory_ids)
+        )
+
     async def _rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
         return await self._database.read(
             lambda connection: connection.execute(SQL[statement], bindings).fetchall()
