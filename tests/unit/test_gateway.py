@@ -221,6 +221,12 @@ async def test_a_spent_budget_of_money(ledger: Ledger, model: Model, clock: Manu
     await gateway.close()
 
 
+def test_a_budget_of_money_needs_the_price_of_the_model() -> None:
+    with pytest.raises(ValueError, match=r"no entry for the model 'gpt-4\.1-mini'"):
+        LlmSettings(preset="openai", money_per_day=1, prices={"gpt-4o": {"input": 1, "output": 2}})
+    LlmSettings(preset="openai", model="gpt-4o", money_per_day=1, prices={"gpt-4o": {"input": 1}})
+
+
 async def test_calls_under_way_reserve_money_by_the_price_of_the_presets_model(
     ledger: Ledger, model: Model, clock: ManualClock
 ) -> None:
