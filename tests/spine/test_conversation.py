@@ -106,6 +106,20 @@ async def test_a_full_buffer_is_read_at_once(tmp_path, model, clock) -> None:
     await scheduler.stop()
 
 
+async def test_turns_are_buffered_for_a_cluster_and_no_run_is_asked_for(tmp_path, model, clock) -> None:
+    settings = settings_for(tmp_path, model, buffer={"max_tokens": 1, "processor": "cluster"})
+    scheduler = AsyncScheduler(settings=settings, clock=clock)
+    await say(scheduler, "I moved to Lisbon", "I like tea")
+    await later(scheduler, clock, 2 * HOUR)
+    assert model.calls == 0
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert [row.status for row in rows] == ["idle", "idle"]
+    await scheduler.buffers.flush("ann")
+    await scheduler.runtime.drain()
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon", "Ann likes tea"}
+    await scheduler.stop()
+
+
 async def test_a_fact_and_its_turns_are_one_hit(scheduler, clock) -> None:
     item = await say(scheduler, "I moved to Lisbon", "Hello, Lisbon is warm")
     await later(scheduler, clock)

@@ -158,7 +158,7 @@ async def _read_buffer(message: Message, asked: ReadInput, ctx: Context, options
 
 def _rest(left: BufferState, options: HandlerOptions) -> list[Message]:
     """The message that reads what a run has left: at once if that is much, else when it is old."""
-    if left.oldest is None:
+    if left.oldest is None or not options.reads_buffers:
         return []
     if left.tokens >= options.buffer_tokens:
         return [read_message(left.key)]
