@@ -186,7 +186,10 @@ class KeepsBuffers(Protocol):
     async def buffer_rows(
         self, key: BufferKey, status: str | None = None, limit: int = 100
     ) -> list[BufferRow]:
-        """The rows of a buffer, oldest first."""
+        """The rows of a buffer, oldest first; all, those in one state, or those that are `free`.
+
+        A run may take free rows: idle ones, and those whose lease is over.
+        """
         ...
 
     async def retry_failed_rows(self, key: BufferKey) -> int:

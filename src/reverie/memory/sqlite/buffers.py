@@ -152,7 +152,8 @@ class Buffers:
     async def rows(self, key: BufferKey, status: str | None = None, limit: int = 100) -> list[BufferRow]:
         """See `KeepsBuffers.buffer_rows`."""
         statement = "rows" if status in {None, "done"} else "open_rows"
-        found = await self._read(statement, _names(key) | {"status": status, "limit": limit})
+        bindings = {"status": status, "limit": limit, "now": self._clock.now()}
+        found = await self._read(statement, _names(key) | bindings)
         return [_row_of(row) for row in found]
 
     async def retry_failed(self, key: BufferKey) -> int:

@@ -112,7 +112,10 @@ ORDER BY place LIMIT :limit
 SELECT buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
 FROM buffer_zone INDEXED BY idx_buffer_zone_open
 WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
-  AND status = :status
+  AND (
+    status = :status
+    OR (:status = 'free' AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now)))
+  )
 ORDER BY place LIMIT :limit
 
 -- name: retry_failed
