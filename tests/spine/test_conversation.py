@@ -92,6 +92,21 @@ async def test_turns_are_found_at_once_and_become_facts_after_an_hour(scheduler,
     assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
 
 
+async def test_the_sources_of_a_fact_name_the_speaker_and_the_time(scheduler, clock) -> None:
+    turn = Turn(content="I like tea", name="Ann", chat_time="7 May 2026", message_id="m-1")
+    item = (await scheduler.memory.add([turn], user_id="ann")).item_id
+    await scheduler.runtime.drain()
+    await later(scheduler, clock)
+    (fact,) = (await facts(scheduler)).values()
+    (source,) = fact.sources
+    assert source == (await scheduler.memory.get(f"{item}.0", user_id="ann")).sources[0]
+    assert (source.name, source.chat_time, source.message_id) == ("Ann", "7 May 2026", "m-1")
+    text = await scheduler.submit("mem_read", user_id="bob", content="I like milk")
+    await scheduler.runtime.drain()
+    (fact,) = (await facts(scheduler, "bob")).values()
+    assert [(source.item_id, source.type) for source in fact.sources] == [(text.item_id, "doc")]
+
+
 async def test_a_full_buffer_is_read_at_once(tmp_path, model, clock) -> None:
     settings = settings_for(tmp_path, model, buffer={"max_tokens": 12})
     scheduler = AsyncScheduler(settings=settings, clock=clock)

@@ -242,14 +242,15 @@ class _Reading:
             is_same = known is not None and known.valid_to is None and not one.fact.ends
             memory_id = known.id if known is not None and is_same else self._id_of(one.fact)
             by_id.setdefault(memory_id, []).append(one)
-        present = {item.id: item for item in await self._ctx.memory.items(list(by_id))}
+        said = {turn: None for one in found for turn in _turns_of(one)}
+        present = {item.id: item for item in await self._ctx.memory.items([*by_id, *said])}
         effects: list[Effect] = []
         for same_id, group in by_id.items():
             memory_id, item = same_id, present.get(same_id)
             if item is not None and item.valid_to is not None and group[0].fact.held_to is None:  # again
                 memory_id, item = derived_id(*self._message.key, "fact", same_id), None
             turns = list(dict.fromkeys(turn for one in group for turn in _turns_of(one)))
-            sources = tuple(_source_of(turn) for turn in turns)
+            sources = tuple(self._source_of(turn, present.get(turn)) for turn in turns)
             effects.append(
                 self._remember(memory_id, group[0], sources) if item is None else _with_sources(item, sources)
             )
@@ -259,6 +260,16 @@ class _Reading:
     def _id_of(self, fact: Fact) -> str:
         """The id of a fact: facts whose texts are equal after normalising are the same."""
         return derived_id(*self._message.tenant, "fact", normalised(fact.text))
+
+    def _source_of(self, memory_id: str, turn: MemoryItem | None) -> Source:
+        """The source that a fact names for a turn: that of the turn itself, with its speaker and its time."""
+        if turn is not None and turn.sources:
+            return turn.sources[0]
+        item_id, _, index = memory_id.rpartition(".")
+        if item_id and index.isascii() and index.isdigit():
+            type_ = "doc" if item_id == self._message.item_id else "chat"
+            return Source(item_id=item_id, index=int(index), type=type_)
+        return Source(item_id=memory_id)
 
     def _remember(self, memory_id: str, one: _Found, sources: tuple[Source, ...]) -> Remember:
         fact = one.fact
@@ -292,13 +303,6 @@ def normalised(text: str) -> str:
 def _turns_of(one: _Found) -> list[str]:
     """The ids of the turns that say a fact."""
     return [one.passages[number - 1].memory_id for number in one.fact.turns if number <= len(one.passages)]
-
-
-def _source_of(memory_id: str) -> Source:
-    item_id, _, index = memory_id.rpartition(".")
-    if item_id and index.isascii() and index.isdigit():
-        return Source(item_id=item_id, index=int(index))
-    return Source(item_id=memory_id)
 
 
 def _with_sources(item: MemoryItem, sources: tuple[Source, ...]) -> Effect:
