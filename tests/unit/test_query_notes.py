@@ -1,4 +1,4 @@
-"""Searches are handed over as `query` messages, best effort: a search neither waits for that nor fails by it."""
+"""Searches are handed over as `query` messages, best effort: no search waits for that or fails by it."""
 
 from __future__ import annotations
 

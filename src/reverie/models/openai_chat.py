@@ -67,7 +67,7 @@ STATUS_KINDS = {
 }
 """HTTP status → class of failure. Any 5xx is transient.
 
-404 and 405 mean a wrong `llm.url` or `llm.model`: no message is to blame, and all of them wait for the remedy.
+404 and 405 mean a wrong `llm.url` or `llm.model`: no message is to blame, and all wait for the remedy.
 """
 QUOTA_CODES = {
     "insufficient_quota",
@@ -80,7 +80,9 @@ QUOTA_CODES = {
 """The provider's error codes that mean a quota, whatever the status."""
 RATE_LIMIT_WORDS = re.compile(r"rate.?limit|too many requests|\b429\b|throttl|retry after", re.IGNORECASE)
 """The words that mean a rate limit, if neither the status nor a code decides."""
-QUOTA_WORDS = re.compile(r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)", re.I)
+QUOTA_WORDS = re.compile(
+    r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)", re.IGNORECASE
+)
 """The words that mean a quota, in the same way."""
 TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error"}
 TOO_LONG_WORDS = re.compile(r"context.?(length|window|size)|too long|too many (input )?tokens", re.IGNORECASE)
