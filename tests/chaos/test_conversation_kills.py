@@ -264,7 +264,7 @@ def check_turns(place: Place, scheduler: Scheduler, messages: list[tuple[str, li
     assert_agreement(place.folder / "reverie.db")
     dead = [row for user in {user for user, _ in messages} for row in dead_letters(scheduler, user)]
     assert all(row.error for row in dead)
-    buried = sum(row.label == "add" for row in dead)
+    buried = sum(row.task_type == "add" for row in dead)
     assert buried == 0, "the handler of add asks no model: nothing may make it fail"
     ((kept,),) = query(place, "SELECT count(*) FROM memory_items WHERE kind = 'turn'")
     assert kept == sum(len(turns) for _, turns in messages)
