@@ -286,7 +286,8 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
     """The settings that built-in handlers heed."""
     return HandlerOptions(
         has_language_model=models.has_language_model,
-        buffers=models.has_language_model and settings.buffer.processor == "engine",
+        buffers=models.has_language_model,
+        reads_buffers=models.has_language_model and settings.buffer.processor == "engine",
         buffer_tokens=settings.buffer.max_tokens,
         buffer_age_s=settings.buffer.max_age_s,
         buffer_failures=settings.buffer.max_failures,

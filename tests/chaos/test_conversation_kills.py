@@ -110,7 +110,7 @@ class MoodyModel:
         prompt = request.body["messages"][0]["content"]
         if answer is None:
             answer = Answer(text=json.dumps({"facts": facts_of(prompt)}), tokens=tokens)
-        if answer.tokens is not None:
+        if answer.status == 200 and answer.tokens is not None:  # a refusal costs nothing
             user = turns_in(prompt)[0][1]
             with self._lock:
                 self.calls.append(Call(request.authorization or "", user, sum(answer.tokens)))

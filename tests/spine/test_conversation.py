@@ -92,6 +92,21 @@ async def test_turns_are_found_at_once_and_become_facts_after_an_hour(scheduler,
     assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
 
 
+async def test_the_sources_of_a_fact_name_the_speaker_and_the_time(scheduler, clock) -> None:
+    turn = Turn(content="I like tea", name="Ann", chat_time="7 May 2026", message_id="m-1")
+    item = (await scheduler.memory.add([turn], user_id="ann")).item_id
+    await scheduler.runtime.drain()
+    await later(scheduler, clock)
+    (fact,) = (await facts(scheduler)).values()
+    (source,) = fact.sources
+    assert source == (await scheduler.memory.get(f"{item}.0", user_id="ann")).sources[0]
+    assert (source.name, source.chat_time, source.message_id) == ("Ann", "7 May 2026", "m-1")
+    text = await scheduler.submit("mem_read", user_id="bob", content="I like milk")
+    await scheduler.runtime.drain()
+    (fact,) = (await facts(scheduler, "bob")).values()
+    assert [(source.item_id, source.type) for source in fact.sources] == [(text.item_id, "doc")]
+
+
 async def test_a_full_buffer_is_read_at_once(tmp_path, model, clock) -> None:
     settings = settings_for(tmp_path, model, buffer={"max_tokens": 12})
     scheduler = AsyncScheduler(settings=settings, clock=clock)
@@ -103,6 +118,20 @@ async def test_a_full_buffer_is_read_at_once(tmp_path, model, clock) -> None:
         "Ann lives in Lisbon",
         "Ann likes green tea from Uji and nothing else",
     }
+    await scheduler.stop()
+
+
+async def test_turns_are_buffered_for_a_cluster_and_no_run_is_asked_for(tmp_path, model, clock) -> None:
+    settings = settings_for(tmp_path, model, buffer={"max_tokens": 1, "processor": "cluster"})
+    scheduler = AsyncScheduler(settings=settings, clock=clock)
+    await say(scheduler, "I moved to Lisbon", "I like tea")
+    await later(scheduler, clock, 2 * HOUR)
+    assert model.calls == 0
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert [row.status for row in rows] == ["idle", "idle"]
+    await scheduler.buffers.flush("ann")
+    await scheduler.runtime.drain()
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon", "Ann likes tea"}
     await scheduler.stop()
 
 
@@ -125,6 +154,17 @@ async def test_a_fact_that_ends_another_closes_it(scheduler, clock) -> None:
     before = known["Ann lives in Porto"].valid_to - 1
     then = await scheduler.memory.search("Where does Ann live?", user_id="ann", as_of=before, kinds=["fact"])
     assert [hit.text for hit in then] == ["Ann lives in Porto"]
+
+
+async def test_a_fact_that_was_over_when_it_was_said_ends_no_earlier_than_it_begins(
+    scheduler, clock, model
+) -> None:
+    over = {"text": "Ann lived in Porto", "kind": "fact", "turns": [1], "valid_to": "2020-03-01"}
+    model.answers = lambda _: Answer(text=json.dumps({"facts": [over]}))
+    await say(scheduler, "I lived in Porto until March 2020")
+    await later(scheduler, clock)
+    (fact,) = (await facts(scheduler)).values()
+    assert fact.valid_from == fact.valid_to == 1_583_020_800_000
 
 
 async def test_equal_facts_are_one_with_both_sources(scheduler, clock) -> None:
@@ -167,6 +207,25 @@ async def test_a_text_longer_than_the_window_is_split(tmp_path, model, clock) ->
     said = [text for request in model.requests for _, _, text in turns_in(request.prompt)]
     assert " ".join(said).split() == words.split()
     await scheduler.stop()
+
+
+async def test_a_piece_that_the_model_finds_too_long_is_read_in_parts(scheduler, clock, model) -> None:
+    """Our estimate of tokens is too low for some texts, and for some models."""
+
+    def short_sighted(request):
+        if len(request.prompt) > 3000:
+            return Answer(status=400, code="context_length_exceeded")
+        return extract(request)
+
+    model.answers = short_sighted
+    item = await say(scheduler, *(f"I like {'x' * 150} {number}" for number in range(12)), "Hello " * 700)
+    await later(scheduler, clock)
+    assert len(await facts(scheduler)) == 12
+    assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
+    sources = {source.index for fact in (await facts(scheduler)).values() for source in fact.sources}
+    assert sources == set(range(12))
+    (state,) = await scheduler.status("ann", item)
+    assert state.status is Status.COMPLETED
 
 
 async def test_a_deleted_turn_is_not_read(scheduler, clock, model) -> None:
@@ -385,6 +444,40 @@ async def test_bad_input_is_buried_at_once_with_the_reason(scheduler, label, con
     (item,) = await scheduler.status("ann", receipt.item_id)
     assert (item.status, item.attempts) == (Status.FAILED, 1)
     assert "mem" in item.error or "content" in item.error
+
+
+async def test_turns_that_two_messages_name_are_read_once(tmp_path, model, clock) -> None:
+    """A run hands over other portions than the one before, after more was kept or the window was changed."""
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    item = await say(without, "I moved to Lisbon", "I like tea")
+    await without.stop()
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    first = {"memory_ids": [f"{item}.0"], "only_unread": True}
+    both = {"memory_ids": [f"{item}.0", f"{item}.1"]}
+    for content in (first, both | {"only_unread": True}, both | {"only_unread": True}):
+        await scheduler.submit("mem_read", user_id="ann", content=content)
+        await scheduler.runtime.drain()
+    said = [text for request in model.requests for _, _, text in turns_in(request.prompt)]
+    assert said == ["I moved to Lisbon", "I like tea"]
+    await scheduler.submit("mem_read", user_id="ann", content=both)
+    await scheduler.runtime.drain()
+    assert model.calls == 3
+    await scheduler.stop()
+
+
+async def test_a_plan_counts_the_calls_for_a_turn_that_is_longer_than_the_window(
+    tmp_path, model, clock
+) -> None:
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    await say(without, " ".join(f"word{number}" for number in range(1500)))
+    await without.stop()
+    settings = settings_for(tmp_path, model, llm={"window_tokens": 1600, "max_output_tokens": 100})
+    model.answers = lambda _: Answer(text='{"facts": []}')
+    async with AsyncScheduler(settings=settings) as scheduler:
+        plan = await scheduler.extraction.plan()
+        await scheduler.extraction.run()
+        assert plan.calls - 1 <= model.calls <= plan.calls + 1
+        assert plan.input_tokens > 1000 * plan.calls
 
 
 async def test_old_turns_are_extracted_later_and_only_once(tmp_path, model, clock) -> None:

@@ -18,8 +18,8 @@ from reverie.errors import BackendUnavailableError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.dying import drain_and_die
-from support.extractor import extract
-from support.handler_cases import CASES, Case, State, memory_rows, state_of
+from support.extractor import extract, turns_in
+from support.handler_cases import CASES, MORE, Case, State, memory_rows, state_of
 from support.scripted_model import Answer, scripted
 
 if TYPE_CHECKING:
@@ -221,6 +221,20 @@ async def test_killed_while_rows_are_taken(tmp_path: Path, model: ScriptedModel)
     product.die("inside_claim_buffer")
     assert state_of(product.path) == before
     assert await product.finish() == expected
+
+
+async def test_a_killed_run_is_not_paid_again_though_more_was_said(
+    tmp_path: Path, model: ScriptedModel
+) -> None:
+    product = Product(tmp_path / "killed", model)
+    await product.prepare(CASES["mem_read of a buffer"])
+    product.die("inside_settle")
+    async with product.scheduler() as scheduler:
+        await scheduler.submit_messages([MORE])
+    state = await product.finish()
+    assert state.read == {"said.0", "said.1", "said.2", "more.0"}
+    said = [text for request in model.requests for _, _, text in turns_in(request.prompt)]
+    assert len(said) == len(set(said)) == 4
 
 
 @every_case

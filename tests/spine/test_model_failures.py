@@ -66,7 +66,12 @@ def test_a_model_that_answers(scheduler: Scheduler, model: ScriptedModel) -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"), [(Answer(status=401, code="invalid_api_key"), "credentials"), (quota(), "quota")]
+    ("answer", "kind"),
+    [
+        (Answer(status=401, code="invalid_api_key"), "credentials"),
+        (Answer(status=404, message="no such model"), "credentials"),
+        (quota(), "quota"),
+    ],
 )
 def test_a_refused_credential_pauses_the_label_and_resumes_unaided(
     scheduler: Scheduler, clock: ManualClock, model: ScriptedModel, answer: Answer, kind: str
@@ -176,7 +181,7 @@ def test_a_time_out_is_tried_three_times_in_one_call(scheduler: Scheduler, model
     assert model.calls == 3
 
 
-@pytest.mark.parametrize("status", [400, 404, 413, 422])
+@pytest.mark.parametrize("status", [400, 413, 422])
 def test_work_that_the_model_refuses_is_buried_at_once(
     scheduler: Scheduler, model: ScriptedModel, status: int
 ) -> None:
@@ -184,6 +189,27 @@ def test_work_that_the_model_refuses_is_buried_at_once(
     submit(scheduler, "ann")
     drain(scheduler)
     assert standing(scheduler) == (Status.FAILED, 1, "invalid")
+
+
+def test_an_outage_uses_up_the_attempts_of_few_messages(
+    scheduler: Scheduler, clock: ManualClock, model: ScriptedModel
+) -> None:
+    """Each message is tried when the outage begins; after that only probes are, and the others wait."""
+    users = [f"user{number}" for number in range(20)]
+    model.answers = lambda _: Answer(status=503)
+    for user_id in users:
+        submit(scheduler, user_id)
+    for _ in range(60):
+        drain(scheduler)
+        clock.advance(5)
+    assert model.calls < 30
+    model.answers = lambda _: GOOD
+    for _ in range(60):
+        drain(scheduler)
+        clock.advance(5)
+    ends = [standing(scheduler, user_id)[0] for user_id in users]
+    assert ends.count(Status.COMPLETED) >= 16
+    assert set(ends) <= {Status.COMPLETED, Status.FAILED}
 
 
 def test_a_provider_that_breaks(scheduler: Scheduler, clock: ManualClock, model: ScriptedModel) -> None:

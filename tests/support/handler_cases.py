@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["CASES", "Case", "State", "memory_rows", "state_of"]
+__all__ = ["CASES", "MORE", "Case", "State", "memory_rows", "state_of"]
 
 STATEMENTS = {
     "items": "SELECT id, kind, text, tier, version, access_count, sources, extracted_at_epoch IS NOT NULL "

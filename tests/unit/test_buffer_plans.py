@@ -28,6 +28,7 @@ PLANS = {
     "is_held": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
     "free_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
     "leave_own_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
+    "give_up_lost_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
     "take_row": r"INDEX sqlite_autoindex_buffer_zone_1 \(user_id=\? AND buffer_id=\?\)",
     "release_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
     "full_buffers": r"SCAN buffer_zone USING COVERING INDEX idx_buffer_zone_open",

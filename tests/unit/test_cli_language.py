@@ -28,6 +28,8 @@ pytestmark = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
 
+NOTHING_LEFT = "there is nothing to extract: all turns were read, or wait in a buffer\n"
+
 
 @pytest.fixture
 def model(place: Place) -> Iterator[ScriptedModel]:
@@ -81,9 +83,9 @@ def test_a_run_reads_each_turn_once(place: Place, model: ScriptedModel) -> None:
     assert (shown.exit_code, shown.stdout) == (0, "read 2 of 2 turns\n"), shown.output
     assert facts(place) == {"Ann lives in Lisbon", "Ann likes tea"}
     shown = run(place, "extract", "run", "--yes")
-    assert (shown.exit_code, shown.stdout) == (0, "all turns were read: there is nothing to extract\n")
+    assert (shown.exit_code, shown.stdout) == (0, NOTHING_LEFT)
     assert answer(place, "extract", "run") == {"turns": 0, "failed": 0, "waiting": 0}
-    assert run(place, "extract", "plan").stdout == "all turns were read: there is nothing to extract\n"
+    assert run(place, "extract", "plan").stdout == NOTHING_LEFT
     assert model.calls == 1
 
 

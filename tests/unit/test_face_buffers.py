@@ -11,7 +11,7 @@ from reverie import Done, Link, Message, Remember, Scheduler
 from reverie.backends.moves import Status
 from reverie.effect import BufferDone
 from reverie.errors import InvalidMessageError, InvalidSelectionError, MemoryDeletedError, WaitTimeoutError
-from reverie.memory.buffers import NoBuffersError
+from reverie.memory.buffers import BufferKey, NoBuffersError
 from reverie.models.interface import Completion, ModelMissingError, Models
 from reverie.settings import load_settings
 from reverie.testing import ManualClock, assert_enqueued, drain, enqueued
@@ -170,6 +170,23 @@ def test_without_a_language_model_rows_wait(without_model: Scheduler) -> None:
     ):
         with pytest.raises(ModelMissingError, match=r"no language model is set up: set llm\.preset"):
             call()
+
+
+def test_a_buffer_is_full_by_age_too_and_rows_whose_run_was_lost_wait_in_it(
+    scheduler: Scheduler, clock: ManualClock
+) -> None:
+    buffers = scheduler.buffers
+    buffers.insert("ann", "text", blob_id="a")
+    clock.advance(99)
+    assert buffers.detect_buffer_full_or_not("ann") == {"is_full": False, "buffer_full_ids": []}
+    clock.advance(1)
+    buffers.insert("ann", "more", blob_id="b")
+    assert buffers.detect_buffer_full_or_not("ann") == {"is_full": True, "buffer_full_ids": ["a", "b"]}
+    store, key = scheduler.runtime.store, BufferKey("ann", "ann")
+    scheduler.run(store.claim_buffer(key, "lost", lease_ms=1000, max_tokens=1))
+    assert buffers.detect_buffer_full_or_not("ann") == {"is_full": False, "buffer_full_ids": []}
+    clock.advance(1)
+    assert buffers.detect_buffer_full_or_not("ann") == {"is_full": True, "buffer_full_ids": ["a", "b"]}
 
 
 def test_a_cluster_reads_for_itself(tmp_path: Path, clock: ManualClock) -> None:

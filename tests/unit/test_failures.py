@@ -180,6 +180,10 @@ TABLE = [
     (RuntimeError("You exceeded your current quota"), "quota"),
     (RuntimeError("Incorrect API key provided"), "credentials"),
     (Exception("Rate limit reached for requests"), "rate_limited"),
+    (Exception("HTTP 429"), "rate_limited"),
+    (Exception("the request was throttled"), "rate_limited"),
+    (Exception("Please retry after 20 seconds"), "rate_limited"),
+    (Exception("order 14290 is wrong"), "bug"),
     (Exception("upstream: Connection reset by peer"), "transient"),
     (Exception("request timed out"), "transient"),
 ]

@@ -34,13 +34,17 @@ class Model:
         self.held: asyncio.Event | None = None
         self.asked = asyncio.Semaphore(0)
         """Released at each call."""
+        self.at_once = self.most_at_once = 0
 
     async def complete(self, prompt, *, schema=None, idempotency_key=None) -> Completion:
         self.prompts.append(list(prompt))
         self.keys.append(idempotency_key)
         self.asked.release()
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
         if self.held is not None:
             await self.held.wait()
+        self.at_once -= 1
         answer = self.script.pop(0) if self.script else "ok"
         if isinstance(answer, Exception):
             raise answer
@@ -169,6 +173,19 @@ async def test_a_second_bad_answer_is_a_transient_failure(gateway: Gateway, mode
     assert len(model.prompts) == 2
 
 
+async def test_a_bad_answer_that_would_not_fit_into_the_window_is_not_sent_back(
+    ledger: Ledger, model: Model, clock: ManualClock
+) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(window_tokens=1000, max_output_tokens=400))
+    for prompt, answer, sent in (("short", "x" * 1500, True), ("p" * 400, "x" * 1500, False)):
+        model.prompts.clear()
+        model.script = [answer, '{"word": "tea"}']
+        await ask(gateway, prompt=prompt, schema=SCHEMA)
+        assert (answer in [one.content for one in model.prompts[1]]) is sent
+        assert sum(len(one.content) for one in model.prompts[1]) / 4 + 400 <= 1000
+    await gateway.close()
+
+
 # -- budgets -----------------------------------------------------------------------------------------
 
 
@@ -201,6 +218,42 @@ async def test_a_spent_budget_of_money(ledger: Ledger, model: Model, clock: Manu
         await ask(gateway, key=f"ann/{number}")
     with pytest.raises(BudgetError, match=r"is spent: 0\.00014 of 0\.0001 \(llm\.money_per_day\)"):
         await ask(gateway, key="ann/3")
+    await gateway.close()
+
+
+def test_a_budget_of_money_needs_the_price_of_the_model() -> None:
+    with pytest.raises(ValueError, match=r"no entry for the model 'gpt-4\.1-mini'"):
+        LlmSettings(preset="openai", money_per_day=1, prices={"gpt-4o": {"input": 1, "output": 2}})
+    LlmSettings(preset="openai", model="gpt-4o", money_per_day=1, prices={"gpt-4o": {"input": 1}})
+
+
+async def test_calls_under_way_reserve_money_by_the_price_of_the_presets_model(
+    ledger: Ledger, model: Model, clock: ManualClock
+) -> None:
+    prices = {"gpt-4.1-mini": {"input": 0, "output": 10}}
+    settings = LlmSettings(
+        preset="openai", money_per_day=0.001, tokens_per_day=None, prices=prices, max_output_tokens=100
+    )
+    gateway = new_gateway(model, ledger, clock, settings)
+    model.held = asyncio.Event()
+    calls = [asyncio.create_task(ask(gateway, key=f"ann/{number}")) for number in range(2)]
+    await model.asked.acquire()
+    model.held.set()
+    await asyncio.gather(*calls)
+    assert (await ledger.spent_on(ANN, DAY))[1] == 100
+    assert model.most_at_once == 1  # the first one might have spent all
+    await gateway.close()
+
+
+async def test_a_clock_that_steps_back_does_not_hide_what_other_processes_spend(
+    ledger: Ledger, model: Model, clock: ManualClock
+) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(tokens_per_day=100))
+    await ask(gateway, key="ann/1")
+    await ledger.write_spent([spent_of("theirs", tokens=90)])
+    clock.advance(-60)
+    with pytest.raises(BudgetError, match="106 of 100"):
+        await ask(gateway, key="ann/2")
     await gateway.close()
 
 

@@ -21,7 +21,7 @@ from reverie.failures import (
     TransientError,
     WorkError,
 )
-from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError
+from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError, PromptTooLongError
 from reverie.models.openai_chat import PRESETS, OpenAIChat, retry_after
 from reverie.models.settings import LlmSettings
 from reverie.settings import load_settings
@@ -109,8 +109,19 @@ FAILURES = {
     "forbidden": (Answer(status=403), CredentialsError, None),
     "forbidden for the quota": (Answer(status=403, code="insufficient_quota"), QuotaError, None),
     "bad request": (Answer(status=400, message="retry after 5, rate limit"), InvalidWorkError, None),
-    "no such model": (Answer(status=404), InvalidWorkError, None),
+    "no such model": (Answer(status=404), CredentialsError, None),
     "too long": (Answer(status=413), InvalidWorkError, None),
+    "too long, by a code": (
+        Answer(status=400, code="context_length_exceeded"),
+        PromptTooLongError,
+        None,
+    ),
+    "too long, by words": (
+        Answer(status=400, message="prompt is too long: 9000 tokens > 8192 maximum"),
+        PromptTooLongError,
+        None,
+    ),
+    "an endless answer": (Answer(text="x" * 40_000), BadAnswerError, None),
     "unprocessable": (Answer(status=422), InvalidWorkError, None),
     "broken": (Answer(status=500), TransientError, None),
     "overloaded": (Answer(status=529, headers={"Retry-After": "3"}), TransientError, 3),
@@ -119,6 +130,11 @@ FAILURES = {
     "rate limit in a good answer": (
         Answer(raw=b'{"error": {"message": "Too many requests"}}'),
         RateLimitedError,
+        None,
+    ),
+    "quota in a good answer": (
+        Answer(raw=b'{"error": {"message": "Quota exceeded, retry after 3 hours"}}'),
+        QuotaError,
         None,
     ),
     "garbage": (garbage(), BadAnswerError, None),

@@ -286,7 +286,7 @@ async def test_three_failures_in_a_row_stop_all_calls_for_a_while(
     provider.finish(1, TransientError("e"))
     with pytest.raises(TransientError, match="e"):
         await call
-    with pytest.raises(TransientError, match="the last calls have failed") as failed:
+    with pytest.raises(RateLimitedError, match="the last calls have failed") as failed:
         await provider.call()
     assert failed.value.retry_after == 30
     clock.advance(30)

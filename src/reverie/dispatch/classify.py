@@ -139,7 +139,7 @@ BUGS = (
 WORDS = (
     (FailureKind.QUOTA, r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)"),
     (FailureKind.CREDENTIALS, r"(invalid|incorrect|expired) api.key|unauthori[sz]ed|authentication failed"),
-    (FailureKind.RATE_LIMITED, r"rate.?limit|too many requests"),
+    (FailureKind.RATE_LIMITED, r"rate.?limit|too many requests|\b429\b|throttl|retry after"),
     (FailureKind.TRANSIENT, r"timed? ?out|connection (was )?(reset|refused|aborted|closed|error)"),
     (FailureKind.TRANSIENT, r"(temporarily|service) unavailable|bad gateway|overloaded"),
 )

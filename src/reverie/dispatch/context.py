@@ -29,6 +29,7 @@ from reverie.dispatch.requests import (
     ReadOptions,
     ReadQueries,
     ReadTier,
+    ReadUnread,
     ReleaseBuffer,
     SaveMemo,
     Search,
@@ -233,6 +234,10 @@ class MemoryReader:
     def queries(self) -> Any:
         """The last queries of the tenant, the newest first: a list of `NotedQuery`."""
         return self._ask(ReadQueries(self._user_id, self._cube))
+
+    def unread(self, memory_ids: Sequence[str]) -> Any:
+        """The ids of those memories that no run has read for facts, in any order."""
+        return self._ask(ReadUnread(self._user_id, self._cube, tuple(memory_ids)))
 
     def index(self, memory_ids: Sequence[str]) -> Any:
         """Bring the index of these memories up to date; the answer is how many needed it."""

@@ -14,7 +14,9 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The time, in epoch milliseconds, by the clock of the worker."""
     has_language_model: bool = False
     buffers: bool = False
-    """Whether turns are buffered and read by the workers of this queue."""
+    """Whether turns are buffered."""
+    reads_buffers: bool = False
+    """Whether the workers of this queue read full and old buffers; else the cluster does."""
     buffer_tokens: int = 1024
     buffer_age_s: float = 3600.0
     buffer_failures: int = 3

@@ -17,7 +17,7 @@ from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_
 from reverie.memory.extraction import Extraction, KeepsCubes, merged
 from reverie.memory.interface import KeepsIndex, PageQuery
 from reverie.memory.item import MemoryItem
-from reverie.memory.queries import KeepsQueries, NotedQuery
+from reverie.memory.queries import KeepsQueries, KeepsUnread, NotedQuery
 from reverie.memory.query import Found, SearchQuery
 from reverie.message import SYSTEM_USER, Key
 from reverie.models.interface import ChatMessage, Completion
@@ -49,6 +49,7 @@ __all__ = [
     "ReadOptions",
     "ReadQueries",
     "ReadTier",
+    "ReadUnread",
     "ReleaseBuffer",
     "Request",
     "SaveMemo",
@@ -130,6 +131,15 @@ class ReadQueries(msgspec.Struct, frozen=True, tag=True):
     answer: ClassVar[Any] = list[NotedQuery]
     user_id: str
     mem_cube_id: str
+
+
+class ReadUnread(msgspec.Struct, frozen=True, tag=True):
+    """Ask which memories of one tenant no run has read for facts; the answer are their ids."""
+
+    answer: ClassVar[Any] = list[str]
+    user_id: str
+    mem_cube_id: str
+    memory_ids: tuple[str, ...]
 
 
 class IndexItems(msgspec.Struct, frozen=True, tag=True):
@@ -216,6 +226,7 @@ Request = (
     | ReadOptions
     | ReadExtraction
     | ReadQueries
+    | ReadUnread
     | IndexItems
     | ListTenants
     | BufferStates
@@ -260,6 +271,7 @@ class Desk:
             ReadOptions: self._read_options,
             ReadExtraction: self._read_extraction,
             ReadQueries: self._read_queries,
+            ReadUnread: self._read_unread,
             IndexItems: self._index_items,
             ListTenants: self._list_tenants,
             BufferStates: self._buffer_states,
@@ -314,6 +326,12 @@ class Desk:
             return []
         return await self._store.queries((request.user_id, request.mem_cube_id))
 
+    async def _read_unread(self, request: ReadUnread, claims: Collection[Claim]) -> list[str]:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        if not isinstance(self._store, KeepsUnread):
+            return list(request.memory_ids)
+        return await self._store.unread((request.user_id, request.mem_cube_id), request.memory_ids)
+
     async def _index_items(self, request: IndexItems, claims: Collection[Claim]) -> int:
         _check_tenant(claims, request.user_id, request.mem_cube_id)
         if not isinstance(self._store, KeepsIndex):
@@ -341,6 +359,7 @@ class Desk:
             lease_ms=round(self._options.buffer_lease_s * 1000),
             max_tokens=request.max_tokens,
             blob_ids=request.blob_ids,
+            most=self._options.buffer_failures,
         )
 
     async def _release_buffer(self, request: ReleaseBuffer, claims: Collection[Claim]) -> None:

@@ -112,14 +112,20 @@ class AsyncBuffers:
     ) -> dict[str, Any]:
         """Whether a buffer of a cube is full, and the ids of the blobs that wait in full buffers.
 
-        Without a `blob_type`, the buffers of all types are looked at.
+        A buffer is full by its tokens, or by the age of its oldest row. Without a `blob_type`, the buffers of
+        all types are looked at.
         """
         types = list(BlobType) if blob_type is None else [blob_type]
         keys = [self._key(user_id, mem_cube_id, each) for each in types]
         store = await self._store()
-        enough = self._scheduler.runtime.settings.buffer.max_tokens
-        full = [state.key for state in await store.buffer_states(keys) if state.tokens >= enough]
-        waiting = [row.blob_id for key in full for row in await store.buffer_rows(key, "idle", MOST_ROWS)]
+        settings = self._scheduler.runtime.settings.buffer
+        old = self._scheduler.runtime.clock.now() - round(settings.max_age_s * 1000)
+        full = [
+            state.key
+            for state in await store.buffer_states(keys)
+            if state.tokens >= settings.max_tokens or (state.oldest is not None and state.oldest <= old)
+        ]
+        waiting = [row.blob_id for key in full for row in await store.buffer_rows(key, "free", MOST_ROWS)]
         return {"is_full": bool(full), "buffer_full_ids": waiting}
 
     async def process_buffer(

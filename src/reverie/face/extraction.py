@@ -117,12 +117,14 @@ class AsyncExtractions:
         llm = self._scheduler.runtime.settings.llm
         tenants: dict[Tenant, int] = {}
         turns = calls = given = answered = 0
+        room = max(1, room_for_turns(self._scheduler.runtime.handler_options))
         async for portion in self._portions(user_id, mem_cube_id):
-            of_call = portion.tokens + PROMPT_TOKENS
+            pieces = -(-portion.tokens // room) or 1  # a long turn is read in several
+            of_call = portion.tokens + pieces * PROMPT_TOKENS
             of_answer = round(portion.tokens * ANSWER_SHARE)
             tenants[portion.tenant] = tenants.get(portion.tenant, 0) + of_call + of_answer
             turns += len(portion.ids)
-            calls += 1
+            calls += pieces
             given += of_call
             answered += of_answer
         model = model_name(llm)
@@ -236,7 +238,7 @@ def _message_for(portion: _Portion) -> Message:
         mem_cube_id=cube,
         label="mem_read",
         item_id=derived_id(user_id, cube, "extract", *portion.ids),
-        content=msgspec.json.encode(ReadInput(memory_ids=portion.ids)).decode(),
+        content=msgspec.json.encode(ReadInput(memory_ids=portion.ids, only_unread=True)).decode(),
     )
 
 

@@ -56,7 +56,7 @@ class _Filling:
 
     def take(self, tokens: Sequence[int]) -> list[Message]:
         """Count the new rows of a message; the answer is the `mem_read` that the buffer needs now, if any."""
-        if not tokens:
+        if not tokens or not self._options.reads_buffers:
             return []
         was_empty, was_full = self._rows == 0, self._tokens >= self._options.buffer_tokens
         self._rows += len(tokens)

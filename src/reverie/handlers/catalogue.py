@@ -77,8 +77,8 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         asks_model=True,
         described=Described(
-            input="`blob_type` (and `blob_ids`): a buffer; or `memory_ids`; or `text`; any other content is "
-            "the text",
+            input="`blob_type` (and `blob_ids`): a buffer; or `memory_ids` (with `only_unread`, those that "
+            "no run has read); or `text`; any other content is the text",
             example='{"blob_type": "chat"}',
             effect="facts, events and preferences are remembered, each linked to its turns (`derived_from`); "
             "a known fact gets further sources, one that has ended its `valid_to`; turns are marked as read",

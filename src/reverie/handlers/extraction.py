@@ -17,12 +17,24 @@ from reverie.models.interface import ChatMessage
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from reverie.memory.extraction import Extraction
     from reverie.memory.item import MemoryItem
 
-__all__ = ["Entity", "Fact", "Passage", "answer_schema", "pieces", "prompt_for", "read_facts"]
+__all__ = [
+    "LEAST_TOKENS",
+    "Entity",
+    "Fact",
+    "Passage",
+    "answer_schema",
+    "halves",
+    "known_that_fit",
+    "pieces",
+    "prompt_for",
+    "prompt_tokens",
+    "read_facts",
+]
 
 PROMPT = Template(files(__package__).joinpath("prompts/extract.txt").read_text("utf-8"))
 MISSION = "The memories help an assistant to know its users."
@@ -32,6 +44,10 @@ MOST_FACTS = 50
 MOST_SOURCES = 50
 LONGEST_FACT = 1000
 """How many characters a fact may have."""
+KNOWN_TOKENS = 400
+"""About how many tokens the known facts may take in a prompt."""
+LEAST_TOKENS = 64
+"""A text of this many tokens is not split any further."""
 OVERHEAD = 12
 """About how many tokens the number, the speaker and the time of a turn take."""
 
@@ -78,8 +94,9 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_to(self) -> int | None:
-        """Until when it held, in the same way."""
-        return parse_chat_time(self.valid_to) if self.valid_to else None
+        """Until when it held, in the same way; None also if that is before it began."""
+        end, begin = parse_chat_time(self.valid_to) if self.valid_to else None, self.held_from
+        return None if end is not None and begin is not None and end < begin else end
 
 
 def answer_schema(extraction: Extraction, turns: int, known: int) -> dict[str, Any]:
@@ -137,13 +154,60 @@ def prompt_for(
     return (ChatMessage("user", text),)
 
 
+def prompt_tokens(extraction: Extraction) -> int:
+    """About how many tokens a prompt has besides its turns; servers count the schema, too."""
+    (message,) = prompt_for(extraction, [], [])
+    schema = msgspec.json.encode(answer_schema(extraction, 1, 1)).decode()
+    return tokens_in(message.content) + tokens_in(schema) + KNOWN_TOKENS
+
+
+def known_that_fit(known: Sequence[MemoryItem]) -> list[MemoryItem]:
+    """The known facts that a prompt has room for, the first ones first."""
+    fitting: list[MemoryItem] = []
+    room = KNOWN_TOKENS
+    for item in known:
+        tokens = tokens_in(item.text) + OVERHEAD
+        if tokens <= room:
+            fitting.append(item)
+            room -= tokens
+    return fitting
+
+
+def halves(piece: Sequence[Passage]) -> list[list[Passage]]:
+    """A piece in two, for a model that has found it too long; empty if it is too short for that."""
+    if len(piece) > 1:
+        middle = len(piece) // 2
+        return [list(piece[:middle]), list(piece[middle:])]
+    (passage,) = piece
+    tokens = tokens_in(passage.text)
+    return [[part] for part in _parts(passage, -(-tokens // 2))] if tokens > LEAST_TOKENS else []
+
+
 def read_facts(answer: str) -> list[Fact]:
-    """The facts of an answer that fits the schema."""
-    return msgspec.json.decode(answer, type=_Answer).facts
+    """The facts of an answer that fits the schema, without blank texts and names."""
+    # A JSON schema accepts 1.0 as an integer; the strict decoder does not.
+    facts = msgspec.json.decode(answer, type=_Answer, strict=False).facts
+    return [
+        msgspec.structs.replace(
+            fact,
+            categories=_not_blank(fact.categories),
+            entities=tuple(
+                msgspec.structs.replace(entity, aliases=_not_blank(entity.aliases))
+                for entity in fact.entities
+                if entity.name.strip()
+            ),
+        )
+        for fact in facts
+        if fact.text.strip()
+    ]
 
 
 class _Answer(msgspec.Struct):
     facts: list[Fact] = []
+
+
+def _not_blank(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(text for text in texts if text.strip())
 
 
 def pieces(passages: Sequence[Passage], most_tokens: int) -> Iterator[list[Passage]]:

@@ -15,10 +15,21 @@ from reverie.base.clock import from_epoch_ms
 from reverie.effect import BufferDone, Extracted, Link, Remember, Revise, Source
 from reverie.errors import ReverieError
 from reverie.failures import FailureKind, InvalidWorkError, WorkError
-from reverie.handlers.extraction import Passage, answer_schema, pieces, prompt_for, read_facts
+from reverie.handlers.extraction import (
+    LEAST_TOKENS,
+    Passage,
+    answer_schema,
+    halves,
+    known_that_fit,
+    pieces,
+    prompt_for,
+    prompt_tokens,
+    read_facts,
+)
 from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
+from reverie.models.interface import PromptTooLongError
 from reverie.outcome import Done
 from reverie.turn import Turn
 
@@ -60,6 +71,8 @@ class ReadInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Read only the rows of these memories."""
     memory_ids: tuple[str, ...] = ()
     """Read these memories, buffered or not."""
+    only_unread: bool = False
+    """Of these memories, pass over those that a run has read before."""
     text: str | None = None
     """Read this text."""
 
@@ -74,7 +87,11 @@ async def mem_read(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     elif not options.has_language_model:
         done = Done()  # turns are kept word for word already
     elif asked.memory_ids:
-        items = await ctx.memory.items(asked.memory_ids)
+        wanted = asked.memory_ids
+        if asked.only_unread:
+            unread = set(await ctx.memory.unread(wanted))
+            wanted = tuple(memory_id for memory_id in wanted if memory_id in unread)
+        items = await ctx.memory.items(wanted)
         passages = [_passage_of(item) for item in items]
         done = Done(effects=await _Reading(message, ctx, options).effects(passages))
     else:
@@ -141,7 +158,7 @@ async def _read_buffer(message: Message, asked: ReadInput, ctx: Context, options
 
 def _rest(left: BufferState, options: HandlerOptions) -> list[Message]:
     """The message that reads what a run has left: at once if that is much, else when it is old."""
-    if left.oldest is None:
+    if left.oldest is None or not options.reads_buffers:
         return []
     if left.tokens >= options.buffer_tokens:
         return [read_message(left.key)]
@@ -149,9 +166,9 @@ def _rest(left: BufferState, options: HandlerOptions) -> list[Message]:
     return [read_message(left.key, due=due)]
 
 
-def room_for_turns(options: HandlerOptions) -> int:
-    """How many tokens of turns fit into one prompt."""
-    return options.window_tokens - options.max_output_tokens - PROMPT_TOKENS
+def room_for_turns(options: HandlerOptions, besides: int = 0) -> int:
+    """How many tokens of turns fit into one prompt, which has about `besides` tokens without them."""
+    return options.window_tokens - options.max_output_tokens - max(PROMPT_TOKENS, besides)
 
 
 class _Found(NamedTuple):
@@ -175,19 +192,33 @@ class _Reading:
         """The effects that write the facts in some turns, and mark the turns as read."""
         extraction: Extraction = await self._ctx.memory.extraction()
         found: list[_Found] = []
-        for piece in pieces(passages, max(64, room_for_turns(self._options))):
+        room = room_for_turns(self._options, prompt_tokens(extraction))
+        for piece in pieces(passages, max(LEAST_TOKENS, room)):
             found += await self._ask(piece, extraction)
         written = await self._write(found)
         read = tuple(dict.fromkeys(passage.memory_id for passage in passages))
         return [*written, Extracted(memory_ids=read)]
 
     async def _ask(self, piece: Sequence[Passage], extraction: Extraction) -> list[_Found]:
-        """The facts that the model finds in one piece. A later run gets the same answer, and pays nothing."""
+        """The facts that the model finds in one piece. A later run gets the same answer, and pays nothing.
+
+        Sizes are estimates. A piece that the model finds too long is read in two parts.
+        """
+        try:
+            return await self._ask_at_once(piece, extraction)
+        except PromptTooLongError:
+            parts = halves(piece)
+            if not parts:
+                raise
+            return [found for part in parts for found in await self._ask(part, extraction)]
+
+    async def _ask_at_once(self, piece: Sequence[Passage], extraction: Extraction) -> list[_Found]:
         memory = self._ctx.memory
 
         async def complete() -> dict[str, Any]:
             query = " ".join(passage.text for passage in piece)[:2000]
-            known = [hit.item for hit in await memory.search(query, limit=KNOWN, kinds=FACT_KINDS)]
+            hits = await memory.search(query, limit=KNOWN, kinds=FACT_KINDS)
+            known = known_that_fit([hit.item for hit in hits])
             prompt = prompt_for(extraction, piece, known)
             schema = answer_schema(extraction, len(piece), len(known))
             answer = await self._ctx.models.complete(prompt, schema=schema)
@@ -211,14 +242,15 @@ class _Reading:
             is_same = known is not None and known.valid_to is None and not one.fact.ends
             memory_id = known.id if known is not None and is_same else self._id_of(one.fact)
             by_id.setdefault(memory_id, []).append(one)
-        present = {item.id: item for item in await self._ctx.memory.items(list(by_id))}
+        said = {turn: None for one in found for turn in _turns_of(one)}
+        present = {item.id: item for item in await self._ctx.memory.items([*by_id, *said])}
         effects: list[Effect] = []
         for same_id, group in by_id.items():
             memory_id, item = same_id, present.get(same_id)
             if item is not None and item.valid_to is not None and group[0].fact.held_to is None:  # again
                 memory_id, item = derived_id(*self._message.key, "fact", same_id), None
             turns = list(dict.fromkeys(turn for one in group for turn in _turns_of(one)))
-            sources = tuple(_source_of(turn) for turn in turns)
+            sources = tuple(self._source_of(turn, present.get(turn)) for turn in turns)
             effects.append(
                 self._remember(memory_id, group[0], sources) if item is None else _with_sources(item, sources)
             )
@@ -229,6 +261,16 @@ class _Reading:
         """The id of a fact: facts whose texts are equal after normalising are the same."""
         return derived_id(*self._message.tenant, "fact", normalised(fact.text))
 
+    def _source_of(self, memory_id: str, turn: MemoryItem | None) -> Source:
+        """The source that a fact names for a turn: that of the turn itself, with its speaker and its time."""
+        if turn is not None and turn.sources:
+            return turn.sources[0]
+        item_id, _, index = memory_id.rpartition(".")
+        if item_id and index.isascii() and index.isdigit():
+            type_ = "doc" if item_id == self._message.item_id else "chat"
+            return Source(item_id=item_id, index=int(index), type=type_)
+        return Source(item_id=memory_id)
+
     def _remember(self, memory_id: str, one: _Found, sources: tuple[Source, ...]) -> Remember:
         fact = one.fact
         said = [one.passages[number - 1].said_at for number in fact.turns if number <= len(one.passages)]
@@ -236,6 +278,9 @@ class _Reading:
         if fact.entities:
             info["entities"] = msgspec.to_builtins(fact.entities)
         names = [name for entity in fact.entities for name in (entity.name, *entity.aliases)]
+        began = fact.held_from or next((moment for moment in said if moment is not None), None)
+        if began is not None and fact.held_to is not None:
+            began = min(began, fact.held_to)  # what was over when it was said
         return Remember(
             memory_id=memory_id,
             text=fact.text,
@@ -245,7 +290,7 @@ class _Reading:
             info=info or None,
             sources=sources,
             session_id=self._message.session_id,
-            valid_from=fact.held_from or next((moment for moment in said if moment is not None), None),
+            valid_from=began,
             valid_to=fact.held_to,
         )
 
@@ -258,13 +303,6 @@ def normalised(text: str) -> str:
 def _turns_of(one: _Found) -> list[str]:
     """The ids of the turns that say a fact."""
     return [one.passages[number - 1].memory_id for number in one.fact.turns if number <= len(one.passages)]
-
-
-def _source_of(memory_id: str) -> Source:
-    item_id, _, index = memory_id.rpartition(".")
-    if item_id and index.isascii() and index.isdigit():
-        return Source(item_id=item_id, index=int(index))
-    return Source(item_id=memory_id)
 
 
 def _with_sources(item: MemoryItem, sources: tuple[Source, ...]) -> Effect:

@@ -153,12 +153,17 @@ class KeepsBuffers(Protocol):
         lease_ms: int,
         max_tokens: int,
         blob_ids: Sequence[str] = (),
+        most: int = 0,
     ) -> BufferClaim:
         """Take the oldest rows of a buffer, up to `max_tokens` tokens and at least one, for `holder`.
 
-        Rows are taken that are idle, whose lease is over, or that the same holder has taken before: a message
-        that is delivered again takes its own lease over. While another holder has rows of the buffer under
-        a lease, nothing is taken. With `blob_ids`, only rows with these. The answer has a new token.
+        A holder that has rows takes these over, and no others: a message that is delivered again reads what
+        it has read before. Else rows are taken that are idle or whose lease is over. While another holder has
+        rows of the buffer under a lease, nothing is taken. With `blob_ids`, only rows with these. The answer
+        has a new token.
+
+        A row that is taken from another holder counts a failure, because the run of that holder has never
+        ended; with `most` failures it becomes `failed` and is not taken.
         """
         ...
 
@@ -181,7 +186,10 @@ class KeepsBuffers(Protocol):
     async def buffer_rows(
         self, key: BufferKey, status: str | None = None, limit: int = 100
     ) -> list[BufferRow]:
-        """The rows of a buffer, oldest first."""
+        """The rows of a buffer, oldest first; all, those in one state, or those that are `free`.
+
+        A run may take free rows: idle ones, and those whose lease is over.
+        """
         ...
 
     async def retry_failed_rows(self, key: BufferKey) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reverie.memory.interface import Tenant
 
 __all__ = ["QUERIES_KEPT", "KeepsQueries", "KeepsUnread", "NotedQuery"]
@@ -45,4 +47,8 @@ class KeepsUnread(Protocol):
 
     async def unread_turns(self, tenant: Tenant, after: int, limit: int) -> list[tuple[int, str, str]]:
         """Turns that were not read yet, oldest first, as (number, id, text); those after a number."""
+        ...
+
+    async def unread(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[str]:
+        """Those of some items that were not read yet, in any order."""
         ...

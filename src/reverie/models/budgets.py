@@ -145,7 +145,8 @@ class Budgets:
             self._accounts.pop(tenant, None)
             account = self._accounts[tenant] = _Account(day)
             self._forget_idle()
-        if self._limits != (None, None) and (account.known_at is None or now - account.known_at > CACHE_MS):
+        is_fresh = account.known_at is not None and 0 <= now - account.known_at <= CACHE_MS
+        if self._limits != (None, None) and not is_fresh:
             before = account.spent
             spent = await self._ledger.spent_on(tenant, day)
             if account.spent == before:  # else a call has ended meanwhile, which may be missing in the sums

@@ -13,6 +13,7 @@ from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
 from reverie.models.budgets import Budgets
 from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError
+from reverie.models.openai_chat import model_name
 from reverie.models.permits import PermitPool
 from reverie.models.settings import Price
 from reverie.models.tokens import tokens_in
@@ -39,6 +40,8 @@ WITHIN_S = 300.0
 FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
 """The fence that many models put around JSON."""
 NOTHING = Price(input=0, output=0)
+WISH_TOKENS = 200
+"""About how many tokens the wish for a better answer has at most."""
 
 
 class _Call(NamedTuple):
@@ -103,7 +106,7 @@ class Gateway:
                 if number + 1 == ASKS:
                     raise
                 log.info("llm.repair", label=label, problem=error.reason)
-                asked = [*prompt, *_repair(error)]
+                asked = [*prompt, *_repair(error, self._room_beside(prompt))]
         raise AssertionError("unreachable")  # pragma: no cover
 
     def budgets_spent(self) -> list[SpentBudget]:
@@ -114,10 +117,15 @@ class Gateway:
         """Give all permits back. The gateway can be used again."""
         await self._permits.close()
 
+    def _room_beside(self, prompt: Sequence[ChatMessage]) -> int:
+        """How many tokens of the window a prompt and its answer leave free."""
+        given = sum(tokens_in(one.content) for one in prompt)
+        return self._settings.window_tokens - self._settings.max_output_tokens - given - WISH_TOKENS
+
     async def _make(self, call: _Call, prompt: Sequence[ChatMessage], within_s: float) -> Completion:
         """Make one call within the budget, under a permit, and write its cost to the ledger."""
         given, answered = sum(tokens_in(one.content) for one in prompt), self._settings.max_output_tokens
-        micros = self._micros(self._settings.model or "", given, answered)
+        micros = self._micros(model_name(self._settings), given, answered)
         wait_s = max(within_s - self._settings.timeout_s, within_s / 2)
         async with self._budgets.reserve(call.tenant, given + answered, micros):
             try:
@@ -149,7 +157,7 @@ class Gateway:
     def _micros(self, model: str, given: int, answered: int) -> int:
         """The price of a call. A million tokens cost `price` units, thus one token costs `price` micros."""
         prices = self._settings.prices
-        price = prices.get(model) or prices.get(self._settings.model or "", NOTHING)
+        price = prices.get(model) or prices.get(model_name(self._settings), NOTHING)
         return round(given * price.input + answered * price.output)
 
 
@@ -189,15 +197,19 @@ def _checker(schema: dict[str, Any] | None) -> _NoCheck | _SchemaCheck:
     return _NoCheck() if schema is None else _SchemaCheck(schema)
 
 
-def _repair(error: BadAnswerError) -> list[ChatMessage]:
-    """The messages that follow the prompt, to ask for a better answer."""
+def _repair(error: BadAnswerError, room: int) -> list[ChatMessage]:
+    """The messages that follow the prompt, to ask for a better answer.
+
+    The bad answer is among them if it has at most `room` tokens.
+    """
     text = (
         f"Your last answer cannot be used: {error.reason}. Answer again, completely and without this problem."
     )
     wish = ChatMessage("user", text)
-    if error.completion is None or not error.completion.text.strip():
+    bad = "" if error.completion is None else error.completion.text
+    if not bad.strip() or tokens_in(bad) > room:
         return [wish]
-    return [ChatMessage("assistant", error.completion.text), wish]
+    return [ChatMessage("assistant", bad), wish]
 
 
 def _call_key(key: str, prompt: Sequence[ChatMessage], schema: dict[str, Any] | None, number: int) -> str:

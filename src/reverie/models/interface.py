@@ -11,7 +11,7 @@ import msgspec
 
 from reverie.base.threads import ThreadPool
 from reverie.errors import InvalidSettingError, ReverieError
-from reverie.failures import FailureKind, TransientError
+from reverie.failures import FailureKind, InvalidWorkError, TransientError
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "LanguageModel",
     "ModelMissingError",
     "Models",
+    "PromptTooLongError",
     "Reranker",
 ]
 
@@ -87,6 +88,10 @@ class BadAnswerError(TransientError):
         """Say what is wrong; `completion` has the tokens of the answer, which are paid all the same."""
         self.reason, self.completion = reason, completion
         super().__init__(reason, credential=credential)
+
+
+class PromptTooLongError(InvalidWorkError):
+    """A prompt has more tokens than the window of the language model."""
 
 
 class Embedder(Protocol):

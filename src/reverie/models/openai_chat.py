@@ -17,7 +17,7 @@ import msgspec
 
 from reverie.errors import redacted
 from reverie.failures import ERRORS, CredentialsError, FailureKind, TransientError, WorkError
-from reverie.models.interface import BadAnswerError, Completion
+from reverie.models.interface import BadAnswerError, Completion, PromptTooLongError
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
@@ -59,13 +59,16 @@ PACKAGES = ("openai", "jsonschema", "stamina")
 """The packages of the extra `llm`."""
 
 STATUS_KINDS = {
-    **dict.fromkeys((400, 404, 413, 422), FailureKind.INVALID),
+    **dict.fromkeys((400, 413, 422), FailureKind.INVALID),
     **dict.fromkeys((408, 409, 425), FailureKind.TRANSIENT),
-    **dict.fromkeys((401, 403), FailureKind.CREDENTIALS),
+    **dict.fromkeys((401, 403, 404, 405), FailureKind.CREDENTIALS),
     402: FailureKind.QUOTA,
     429: FailureKind.RATE_LIMITED,
 }
-"""HTTP status → class of failure. Any 5xx is transient."""
+"""HTTP status → class of failure. Any 5xx is transient.
+
+404 and 405 mean a wrong `llm.url` or `llm.model`: no message is to blame, and all wait for the remedy.
+"""
 QUOTA_CODES = {
     "insufficient_quota",
     "quota_exceeded",
@@ -77,6 +80,15 @@ QUOTA_CODES = {
 """The provider's error codes that mean a quota, whatever the status."""
 RATE_LIMIT_WORDS = re.compile(r"rate.?limit|too many requests|\b429\b|throttl|retry after", re.IGNORECASE)
 """The words that mean a rate limit, if neither the status nor a code decides."""
+QUOTA_WORDS = re.compile(
+    r"insufficient.quota|exceeded your current quota|quota (is )?(exceeded|exhausted)", re.IGNORECASE
+)
+"""The words that mean a quota, in the same way."""
+TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error"}
+TOO_LONG_WORDS = re.compile(r"context.?(length|window|size)|too long|too many (input )?tokens", re.IGNORECASE)
+"""The codes and the words that tell, among refusals of class invalid, those of a prompt that is too long."""
+CHARACTERS_PER_TOKEN = 16
+"""An answer with more characters than this for each allowed token is refused."""
 NO_KEY = "none"
 """The key for servers that want none: the client refuses an empty one."""
 ALLOWANCE_S = 5.0
@@ -235,6 +247,10 @@ class OpenAIChat:
             )
         if not text.strip():
             raise self._bad("the answer is empty", completion)
+        longest = CHARACTERS_PER_TOKEN * self._settings.max_output_tokens
+        if len(text) > longest:
+            reason = f"the answer has {len(text)} characters, at most {longest} are allowed"
+            raise self._bad(f"{reason} (llm.max_output_tokens)", completion)
         return completion
 
     def _refusal(self, error: Any) -> WorkError:
@@ -244,17 +260,22 @@ class OpenAIChat:
         if status < 500 and QUOTA_CODES & _codes(error):
             kind = FailureKind.QUOTA
         text = f"{self._where} answered {status} for the model {self.model}: {error.message}"
+        if status in {404, 405}:
+            text += " (see llm.url and llm.model)"
         if kind is None:
-            kind = FailureKind.RATE_LIMITED if RATE_LIMIT_WORDS.search(error.message) else FailureKind.BUG
+            kind = _kind_by_words(error.message) or FailureKind.BUG
+        if kind is FailureKind.INVALID and (TOO_LONG_CODES & _codes(error) or TOO_LONG_WORDS.search(text)):
+            return PromptTooLongError(text, credential=self._settings.credential)
         after = retry_after(error.response.headers)
         return ERRORS[kind](text, retry_after=after, credential=self._settings.credential)
 
     def _by_words(self, problem: str) -> WorkError:
         """The error for a problem that has neither a status nor a type."""
-        if RATE_LIMIT_WORDS.search(problem):
-            text = f"{self._where} limits the rate: {problem}"
-            return ERRORS[FailureKind.RATE_LIMITED](text, credential=self._settings.credential)
-        return self._bad(problem)
+        kind = _kind_by_words(problem)
+        if kind is None:
+            return self._bad(problem)
+        text = f"{self._where} refuses the model {self.model}: {problem}"
+        return ERRORS[kind](text, credential=self._settings.credential)
 
     def _bad(self, problem: str, completion: Completion | None = None) -> BadAnswerError:
         text = f"{self._where}, model {self.model}: {problem}"
@@ -305,6 +326,12 @@ def _retries() -> Any:
     if len(kept) < len(hooks) and not import_module("structlog").is_configured():
         stamina.instrumentation.set_on_retry_hooks([*kept, stamina.instrumentation.LoggingOnRetryHook])
     return stamina
+
+
+def _kind_by_words(problem: str) -> FailureKind | None:
+    if QUOTA_WORDS.search(problem):
+        return FailureKind.QUOTA
+    return FailureKind.RATE_LIMITED if RATE_LIMIT_WORDS.search(problem) else None
 
 
 def _tokens(prompt: Sequence[ChatMessage], text: str, answer: Any) -> dict[str, int]:

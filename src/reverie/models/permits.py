@@ -18,7 +18,7 @@ import msgspec
 from reverie.backends.breaker_state import Grant, LimiterRules, Rules, Signal, SignalKind
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
-from reverie.failures import ERRORS, FailureKind, RateLimitedError, TransientError, WorkError
+from reverie.failures import ERRORS, FailureKind, RateLimitedError, WorkError
 from reverie.models.interface import BadAnswerError
 
 if TYPE_CHECKING:
@@ -219,7 +219,9 @@ class PermitPool:
             )
             error = ERRORS[kind](f"{text}: {reason}" if reason else text)
         elif grant.obstacle is SignalKind.FAILURE and wait_s > PATIENCE_S:
-            error = TransientError(f"no call is made for {wait_s:.0f} s, because the last calls have failed")
+            # The message was not tried: it uses no attempt, however long the provider is away.
+            reason = f"no call is made for {wait_s:.0f} s, because the last calls have failed"
+            error = RateLimitedError(reason)
         elif wait_s > PATIENCE_S:
             error = RateLimitedError(f"the provider allows no call for {wait_s:.0f} s")
         elif self._clock.now() + grant.wait_ms > until:

@@ -70,7 +70,7 @@ class LlmSettings(Section):
 
     @model_validator(mode="after")
     def check_preset(self) -> LlmSettings:
-        """Refuse a custom endpoint that is not named, and answers longer than the window."""
+        """Refuse an endpoint that is not named, answers longer than the window, and money without a price."""
         if self.preset == "custom" and not (self.url and self.model):
             raise ValueError("preset = custom needs url and model")
         if self.max_output_tokens >= self.window_tokens:
@@ -78,4 +78,12 @@ class LlmSettings(Section):
                 f"max_output_tokens = {self.max_output_tokens} must be less than window_tokens = "
                 f"{self.window_tokens}: the prompt has to fit, too"
             )
+        if self.preset != "none" and self.money_per_day is not None:
+            from reverie.models.openai_chat import model_name  # noqa: PLC0415  only then
+
+            if model_name(self) not in self.prices:
+                raise ValueError(
+                    f"money_per_day = {self.money_per_day:g} has no effect while prices has no entry for "
+                    f"the model {model_name(self)!r}: set its price, or no limit of money"
+                )
         return self

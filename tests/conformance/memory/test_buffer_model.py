@@ -74,14 +74,24 @@ class BufferModel(RuleBasedStateMachine):
             for name, (_, other, until) in self.holding.items()
             if self.rows[name] == key and until > now and other != holder
         }
-        free = [name for name in self.rows if self.rows[name] == key and self.is_free(name, holder)]
         claim = self.run(
-            self.bench.store.claim_buffer(key, holder, lease_ms=LEASE_S * 1000, max_tokens=max_tokens)
+            self.bench.store.claim_buffer(
+                key, holder, lease_ms=LEASE_S * 1000, max_tokens=max_tokens, most=MOST
+            )
         )
         taken = [row.buffer_id for row in claim.rows]
         if held:
             assert taken == []
             return
+        mine = {name for name, (_, other, _) in self.holding.items() if other == holder}
+        lost = {name for name in self.holding if self.rows[name] == key} - mine
+        for name in [name for name in lost if self.failures.get(name, 0) + 1 >= MOST]:
+            del self.holding[name]
+            self.failures[name] = self.failures.get(name, 0) + 1
+        free = [name for name in self.rows if self.rows[name] == key and self.is_free(name, holder)]
+        free = [name for name in free if name in mine] or free
+        for name in lost & set(taken):
+            self.failures[name] = self.failures.get(name, 0) + 1
         assert taken == free[: len(taken)]
         assert bool(taken) == bool(free)
         assert len(taken) < 2 or sum(row.buffer_size for row in claim.rows) <= max_tokens

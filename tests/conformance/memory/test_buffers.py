@@ -148,6 +148,30 @@ async def test_a_redelivered_message_takes_its_own_lease_over(bench) -> None:
     assert await statuses(bench) == {"a": "done", "b": "idle", "c": "idle"}
 
 
+async def test_a_redelivered_message_takes_no_more_than_it_had(bench) -> None:
+    """Its model has been paid for these rows: with others among them, it would be paid again."""
+    await put(bench, *"ab", tokens=40)
+    await claim(bench, "one", max_tokens=200)
+    await put(bench, "late", tokens=40)
+    assert names(await claim(bench, "one", max_tokens=200)) == ["a", "b"]
+    bench.clock.advance(2 * LEASE_MS / 1000)
+    again = await claim(bench, "one", max_tokens=200)
+    assert [(row.blob_id, row.failures) for row in again.rows] == [("a", 0), ("b", 0)]
+    assert await done(bench, again) == "applied"
+    assert names(await claim(bench, "one", max_tokens=200)) == ["late"]
+
+
+async def test_rows_whose_runs_never_end_are_given_up(bench) -> None:
+    await put(bench, *"ab")
+    for failures, holder in enumerate(("one", "two", "three")):
+        taken = await claim(bench, holder, most=3)
+        assert [row.failures for row in taken.rows] == [failures, failures]
+        bench.clock.advance(LEASE_MS / 1000)
+    await put(bench, "c")
+    assert names(await claim(bench, "four", most=3)) == ["c"]
+    assert await statuses(bench) == {"a": "failed", "b": "failed", "c": "processing"}
+
+
 async def test_only_rows_with_the_given_blobs_are_taken(bench) -> None:
     await put(bench, *"abc")
     assert names(await claim(bench, blob_ids=["c", "a", "unknown"])) == ["a", "c"]

@@ -73,6 +73,14 @@ async def test_an_item_without_a_living_source_is_not_written(bench) -> None:
     ]  # fmt: skip
 
 
+async def test_a_source_that_is_itself_a_memory_is_living_as_long_as_that_is(bench) -> None:
+    """A text that was put into a buffer has an id of its own, which its facts name."""
+    await bench.apply(Remember(memory_id="blob", text="a text"))
+    await delete(bench, "blob")
+    await bench.apply(Remember(memory_id="fact", text="of it", sources=(source("blob", 0),)))
+    assert await bench.store.get("ann", "fact") is None
+
+
 async def test_an_id_can_be_deleted_before_it_is_written(bench) -> None:
     await delete(bench, "m.0", version=0)
     await delete(bench, "m.0", version=0)

@@ -24,6 +24,7 @@ commands = typer.Typer(
     no_args_is_help=True,
 )
 
+NOTHING_LEFT = "there is nothing to extract: all turns were read, or wait in a buffer"
 FIELDS = ("mission", "categories", "include", "exclude", "schema")
 
 
@@ -201,7 +202,7 @@ def _refuse_obstacle(scheduler: Scheduler) -> None:
 
 def _show_plan(planned: ExtractionPlan, settings: Settings) -> None:
     if not planned.turns:
-        say("all turns were read: there is nothing to extract")
+        say(NOTHING_LEFT)
         return
     tenants = "1 tenant" if planned.tenants == 1 else f"{planned.tenants} tenants"
     say(f"turns      {planned.turns} of {tenants}")
@@ -216,7 +217,7 @@ def _show_plan(planned: ExtractionPlan, settings: Settings) -> None:
 
 def _report(planned: ExtractionPlan, done: ExtractionProgress) -> None:
     if not planned.turns:
-        say("all turns were read: there is nothing to extract")
+        say(NOTHING_LEFT)
         return
     say(f"read {done.turns} of {_turns(planned.turns)}")
     if done.waiting:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Buffers", "collect_row", "finish_rows", "put_rows"]
 
 SQL = load_queries(__package__ or "", "buffers.sql")
+LOST = "each run that took it was lost: its worker died, or its time was over"
+"""The reason of a row that is given up because its runs never ended."""
 
 
 def collect_row(step: EffectStep, effect: Buffer) -> None:
@@ -85,7 +87,14 @@ class Buffers:
         return await self._database.read(job)
 
     async def claim(
-        self, key: BufferKey, holder: str, *, lease_ms: int, max_tokens: int, blob_ids: Sequence[str] = ()
+        self,
+        key: BufferKey,
+        holder: str,
+        *,
+        lease_ms: int,
+        max_tokens: int,
+        blob_ids: Sequence[str] = (),
+        most: int = 0,
     ) -> BufferClaim:
         """See `KeepsBuffers.claim_buffer`."""
         token = secrets.token_hex(16)
@@ -95,14 +104,18 @@ class Buffers:
             bindings = _names(key) | {"holder": holder, "now": now}
             if connection.execute(SQL["is_held"], bindings).get:
                 return ()
+            connection.execute(SQL["give_up_lost_rows"], bindings | {"most": most, "reason": LOST})
             only = {"blob_ids": _to_json(list(blob_ids)) if blob_ids else None}
             chosen: list[str] = []
             total = 0
-            for buffer_id, size in connection.execute(SQL["free_rows"], bindings | only):
-                if chosen and total + size > max_tokens:
+            for own in (True, False):
+                for buffer_id, size in connection.execute(SQL["free_rows"], bindings | only | {"own": own}):
+                    if chosen and total + size > max_tokens:
+                        break
+                    chosen.append(buffer_id)
+                    total += size
+                if chosen:
                     break
-                chosen.append(buffer_id)
-                total += size
             connection.execute(SQL["leave_own_rows"], bindings)
             lease = bindings | {"token": token, "lease_until": now + lease_ms}
             taken: list[tuple[Any, ...]] = []
@@ -139,7 +152,8 @@ class Buffers:
     async def rows(self, key: BufferKey, status: str | None = None, limit: int = 100) -> list[BufferRow]:
         """See `KeepsBuffers.buffer_rows`."""
         statement = "rows" if status in {None, "done"} else "open_rows"
-        found = await self._read(statement, _names(key) | {"status": status, "limit": limit})
+        bindings = {"status": status, "limit": limit, "now": self._clock.now()}
+        found = await self._read(statement, _names(key) | bindings)
         return [_row_of(row) for row in found]
 
     async def retry_failed(self, key: BufferKey) -> int:

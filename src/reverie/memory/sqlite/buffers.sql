@@ -45,10 +45,12 @@ SELECT EXISTS (
 )
 
 -- name: free_rows
--- The rows that a holder may take, oldest first; `blob_ids` is null or a JSON array.
+-- The rows that a holder may take, oldest first; `blob_ids` is null or a JSON array. With `own`, only those that the
+-- holder has taken before.
 SELECT buffer_id, buffer_size FROM buffer_zone INDEXED BY idx_buffer_zone_open
 WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
   AND (status = 'idle' OR (status = 'processing' AND (lease_until <= :now OR lease_holder = :holder)))
+  AND (NOT :own OR (status = 'processing' AND lease_holder = :holder))
   AND (:blob_ids IS NULL OR blob_id IN (SELECT value FROM json_each(:blob_ids)))
 ORDER BY place
 
@@ -59,9 +61,19 @@ SET status = 'idle', lease_token = NULL, lease_holder = NULL, lease_until = NULL
 WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
   AND status = 'processing' AND lease_holder = :holder
 
+-- name: give_up_lost_rows
+-- A row whose last run never ended counts one failure more; with `most` failures it is given up.
+UPDATE buffer_zone INDEXED BY idx_buffer_zone_open
+SET status = 'failed', failures = failures + 1, error = :reason,
+    lease_token = NULL, lease_holder = NULL, lease_until = NULL, updated_at = :now
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND status = 'processing' AND lease_until <= :now AND lease_holder <> :holder
+  AND :most > 0 AND failures + 1 >= :most
+
 -- name: take_row
+-- A row that is taken from another holder counts a failure: the run of that holder has never ended.
 UPDATE buffer_zone
-SET status = 'processing', lease_token = :token, lease_holder = :holder, lease_until = :lease_until, updated_at = :now
+SET failures = failures + (status = 'processing'), status = 'processing', lease_token = :token, lease_holder = :holder, lease_until = :lease_until, updated_at = :now
 WHERE user_id = :user_id AND buffer_id = :buffer_id
   AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
 RETURNING buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
@@ -100,7 +112,10 @@ ORDER BY place LIMIT :limit
 SELECT buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
 FROM buffer_zone INDEXED BY idx_buffer_zone_open
 WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
-  AND status = :status
+  AND (
+    status = :status
+    OR (:status = 'free' AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now)))
+  )
 ORDER BY place LIMIT :limit
 
 -- name: retry_failed

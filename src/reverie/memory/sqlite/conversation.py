@@ -11,6 +11,8 @@ from reverie.memory.queries import QUERIES_KEPT, NotedQuery
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import apsw
 
     from reverie.effect import Extracted, NoteAnswer, NoteQuery
@@ -23,6 +25,7 @@ __all__ = [
     "note_query",
     "read_extraction",
     "read_queries",
+    "read_unread",
     "read_unread_turns",
     "write_extraction",
 ]
@@ -92,6 +95,12 @@ def read_unread_turns(
     """Turns that no run has read for facts: number, id and text."""
     rows: list[Any] = connection.execute(SQL["unread_turns"], (*tenant, after, limit)).fetchall()
     return rows
+
+
+def read_unread(connection: apsw.Connection, tenant: Tenant, memory_ids: Sequence[str]) -> list[str]:
+    """See `KeepsUnread.unread`."""
+    rows = connection.execute(SQL["unread"], (*tenant, _to_json(memory_ids)))
+    return [str(memory_id) for (memory_id,) in rows]
 
 
 def _to_json(value: Any) -> str:

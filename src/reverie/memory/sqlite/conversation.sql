@@ -34,6 +34,10 @@ SELECT extraction FROM memory_cubes WHERE user_id = ? AND project_id = ?
 -- name: set_extraction
 INSERT OR REPLACE INTO memory_cubes (user_id, project_id, extraction) VALUES (?, ?, ?)
 
+-- name: unread
+SELECT id FROM memory_items
+WHERE user_id = ? AND project_id = ? AND id IN (SELECT value FROM json_each(?)) AND extracted_at_epoch IS NULL
+
 -- name: unread_turns
 -- Turns that no run has read for facts yet and that are in no buffer, oldest first.
 SELECT i.seq, i.id, i.text FROM memory_items AS i

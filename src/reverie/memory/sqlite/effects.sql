@@ -24,7 +24,9 @@ WHERE g.seq IS NOT NULL
   AND (g.sources = '[]' OR NOT EXISTS (SELECT 1 FROM memory_tombstones AS t WHERE t.user_id = g.user_id) OR EXISTS (
     SELECT 1 FROM json_each(g.sources) AS source WHERE NOT EXISTS (
       SELECT 1 FROM memory_tombstones AS t
-      WHERE t.user_id = g.user_id AND t.id = (source.value ->> 'item_id') || '.' || (source.value ->> 'index')
+      WHERE t.user_id = g.user_id AND t.id IN (
+        (source.value ->> 'item_id') || '.' || (source.value ->> 'index'), source.value ->> 'item_id'
+      )
     )
   ))
 ON CONFLICT (user_id, id) DO NOTHING

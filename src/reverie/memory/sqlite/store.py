@@ -327,6 +327,12 @@ class SqliteMemoryStore:
             lambda connection: conversation.read_unread_turns(connection, tenant, after, limit)
         )
 
+    async def unread(self, tenant: Tenant, memory_ids: Sequence[str]) -> list[str]:
+        """See `KeepsUnread.unread`."""
+        return await self._database.read(
+            lambda connection: conversation.read_unread(connection, tenant, memory_ids)
+        )
+
     async def _rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
         return await self._database.read(
             lambda connection: connection.execute(SQL[statement], bindings).fetchall()
@@ -407,10 +413,11 @@ class SqliteMemoryStore:
         lease_ms: int,
         max_tokens: int,
         blob_ids: Sequence[str] = (),
+        most: int = 0,
     ) -> BufferClaim:
         """See `KeepsBuffers.claim_buffer`."""
         return await self._buffers.claim(
-            key, holder, lease_ms=lease_ms, max_tokens=max_tokens, blob_ids=blob_ids
+            key, holder, lease_ms=lease_ms, max_tokens=max_tokens, blob_ids=blob_ids, most=most
         )
 
     async def release_buffer(self, claim: BufferClaim, *, failed: str | None = None, most: int = 0) -> None:
