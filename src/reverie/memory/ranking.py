@@ -100,8 +100,8 @@ class Question(msgspec.Struct, frozen=True):
 
     names: Collection[str] = ()
     """The speakers that it names, see `names_in`."""
-    session: int | None = None
-    """The number of the present conversation: its items are raised."""
+    sessions: Collection[int] = ()
+    """The numbers of the present conversation, one in each cube: its items are raised."""
     interval: tuple[int, int] | None = None
     """The time that it speaks of, from and to in epoch milliseconds."""
     now: int | None = None
@@ -349,9 +349,9 @@ def _static_signals(
     if question.interval is not None:
         start, end = question.interval
         columns["interval"] = [weights.interval if start <= c.held_at < end else 0.0 for c in candidates]
-    if question.session is not None:
-        present, session = weights.present_session, question.session
-        columns["present_session"] = [present if c.session == session else 0.0 for c in candidates]
+    if question.sessions:
+        present, sessions = weights.present_session, question.sessions
+        columns["present_session"] = [present if c.session in sessions else 0.0 for c in candidates]
     if question.now is not None:
         now, age = question.now, weights.age
         columns["age"] = [

@@ -165,7 +165,7 @@ class Search:
         with self._timed("ranking"):
             question = Question(
                 names=self._asked.names,
-                session=self._session(tenants),
+                sessions=self._sessions(tenants),
                 interval=self._interval,
                 now=self._reference,
                 text_ceiling=ceiling,
@@ -240,10 +240,13 @@ class Search:
         if vector is None:
             return [], []
         try:
-            return self._reader.nearest(shelves, vector.bits, limit, SAMPLE, allowed)
+            near, usual, with_vector = self._reader.nearest(shelves, vector.bits, limit, SAMPLE, allowed)
         except DamagedVectorsError as error:
             self._note_damage(str(error))
-        return [], []
+            return [], []
+        if with_vector < sum(shelf.items for shelf in shelves):
+            self._degraded.append("some memories have no vector yet, and are found by their words alone")
+        return near, usual
 
     def _cosines(
         self, cards: Sequence[Card], usual: Sequence[bytes], population: Population
@@ -343,9 +346,9 @@ class Search:
             population, items=items, text_mean=mean, text_deviation=deviation
         )
 
-    def _session(self, tenants: Sequence[int]) -> int | None:
+    def _sessions(self, tenants: Sequence[int]) -> set[int]:
         given = self._query.session_id
-        return None if given is None else self._reader.session_number(tenants, given)
+        return set() if given is None else self._reader.session_numbers(tenants, given)
 
     def _diverse(self, ranked: list[Ranked], limit: int, cards: Mapping[int, Card]) -> list[Ranked]:
         """The best hits, without those that are too similar to better ones."""

@@ -159,6 +159,14 @@ async def test_a_session_is_raised_and_the_others_are_still_found(both) -> None:
     assert len(await both.find("green tea", session_id="unknown", diversity="no")) == 3
 
 
+async def test_a_session_is_raised_in_each_cube(both) -> None:
+    for cube in ("home", "office"):
+        for session in ("now", "then"):
+            await both.add("ann", cube, **{f"{cube}-{session}": {"text": "tea", "session_id": session}})
+    found = await both.find("tea", session_id="now", diversity="no")
+    assert sorted(found[:2]) == ["home-now", "office-now"]
+
+
 async def test_preferences_come_beside_the_other_hits(both) -> None:
     await both.add(
         fact="drinks tea at noon",
@@ -343,6 +351,9 @@ async def test_an_embedder_that_fails_is_named_and_words_still_count(embedding) 
     assert "the embedder is away" in found.degraded[0]
     assert (await embedding.index()).left == 1
     embedding.embedder.fails = False
+    found = await embedding.search("tea", diversity="no")
+    assert sorted(hit.item.id for hit in found) == ["a", "b"]
+    assert "no vector yet" in found.degraded[0]
     assert (await embedding.index()).left == 0
     found = await embedding.search("black", explain=True)
     assert (found[0].item.id, found.degraded) == ("b", ())
