@@ -234,6 +234,26 @@ async def test_max_tokens_cuts_and_says_how_many(bench) -> None:
     assert (len(none), none.cut) == (0, 3)
 
 
+async def test_max_tokens_bounds_everything_that_comes_back(bench) -> None:
+    await bench.add(
+        **{f"t{n}": {"text": f"tea {n}".ljust(40, "."), "session_id": "s"} for n in range(5)},
+        **{f"p{n}": {"text": f"likes tea {n}".ljust(40, "."), "kind": "preference"} for n in range(2)},
+    )
+    await bench.apply(*[Link(source_id="t2", relation="about", target_id=f"t{n}") for n in (0, 4)])
+
+    async def ask(max_tokens: int | None) -> tuple[int, int]:
+        """How many texts of ten tokens come back, and how many hits are cut."""
+        options = {"limit": 3, "preferences": 2, "neighbours": 2, "hops": 1, "diversity": "no"}
+        found = await bench.search("tea", max_tokens=max_tokens, **options)
+        hits = [*found.hits, *found.preferences]
+        return sum(1 + len(hit.neighbours) + len(hit.linked) for hit in hits), found.cut
+
+    texts, _ = await ask(None)
+    assert texts > 10
+    for given, comes, cut in ((texts, texts, 0), (texts - 1, texts - 1, 0), (5, 5, 0), (3, 3, 2), (0, 0, 5)):
+        assert await ask(10 * given + 9) == (comes, cut)
+
+
 async def test_a_threshold_drops_and_says_how_many(both) -> None:
     await both.add(
         a="green tea from Uji", b="tea", **{f"x{n}": f"something else {n}" for n in range(20)},

@@ -87,10 +87,10 @@ def nearest_of(
     sample: int,
     allowed: Collection[int] | None,
 ) -> tuple[list[int], list[int], int]:
-    """The `limit` items whose bits differ least, nearest first, a sample spread over all items, and how many
-    items have bits at all.
+    """The `limit` items whose bits differ least, nearest first, and a sample spread over all items.
 
-    ValueError if the bits of an item have another length than those of the query.
+    The third part of the answer is how many items there are, whether or not they are `allowed`. ValueError if
+    the bits of an item have another length than those of the query.
     """
     import numpy as np  # noqa: PLC0415
 
