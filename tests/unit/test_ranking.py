@@ -185,6 +185,12 @@ def test_any_candidates_can_be_ranked(candidates, population, question, weights,
         assert better.score >= worse.score
 
 
+def test_a_deviation_that_is_mere_rounding_counts_as_none() -> None:
+    population = Population(items=3, text_mean=5.0, text_deviation=1e-310, cosine_deviation=1e-310)
+    hits = rank([Candidate(seq, 5.0, 0.0) for seq in range(3)], population, Question(), STATIC)
+    assert [hit.fused for hit in hits] == [0.0, 0.0, 0.0]
+
+
 def test_eight_hundred_candidates_are_ranked_quickly() -> None:
     many = [
         Candidate(seq, seq % 7.0, seq % 11 / 11, str(seq // 20), seq % 20, "Ann", seq * DAY, length=seq % 30)

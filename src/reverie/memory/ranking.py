@@ -56,6 +56,8 @@ SMALL_TENANT = 20
 """With this many items the usual cosine of the embedder counts as much as the mean of the tenant."""
 LEAST_LIKENESS = 0.7
 """MMR: items that are less similar count as different, because turns on one topic are not repetitions."""
+LEAST_DEVIATION = 1e-6
+"""A smaller standard deviation comes from rounding: the signal tells no items apart."""
 POOL = 4
 """How many times as many hits as are wanted MMR chooses from."""
 
@@ -156,14 +158,14 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TEXT_ONLY = Weights(
-    text=1.0, vector=0.0, calibration=Calibration(constant=-3.4, share=14.0, nearby=7.0, few_items=0.6)
+    text=1.0, vector=0.0, calibration=Calibration(constant=-3.0, share=14.0, nearby=7.0, few_items=0.47)
 )
 """For tenants without vectors."""
 STATIC = Weights(
     text=0.5,
     vector=0.5,
     calibration=Calibration(
-        constant=-3.8, share=11.5, nearby=6.5, few_items=0.9, closeness=7.5, usual_cosine=0.06
+        constant=-3.3, share=11.5, nearby=6.5, few_items=0.75, closeness=7.5, usual_cosine=0.06
     ),
 )
 """For static word vectors such as wordllama."""
@@ -172,7 +174,7 @@ ENCODER = Weights(
     vector=0.6,
     session_prior=0.1,
     calibration=Calibration(
-        constant=-4.0, share=9.5, nearby=5.5, few_items=0.8, closeness=14.0, usual_cosine=0.73
+        constant=-3.6, share=9.5, nearby=5.5, few_items=0.67, closeness=14.0, usual_cosine=0.73
     ),
 )
 """For sentence encoders such as e5-small and better ones."""
@@ -270,8 +272,8 @@ def rank(
     limit: int = 100,
 ) -> list[Ranked]:
     """The best `limit` candidates, best first."""
-    text_factor = weights.text / population.text_deviation if population.text_deviation > 0 else 0.0
-    vector_factor = weights.vector / population.cosine_deviation if population.cosine_deviation > 0 else 0.0
+    text_factor = _per_deviation(weights.text, population.text_deviation)
+    vector_factor = _per_deviation(weights.vector, population.cosine_deviation)
     text_mean, cosine_mean = population.text_mean, population.cosine_mean
     text = [(c.text_score - text_mean) * text_factor for c in candidates]
     vector = [0.0 if c.cosine is None else (c.cosine - cosine_mean) * vector_factor for c in candidates]
@@ -292,6 +294,11 @@ def rank(
         signals = {name: column[index] for name, column in columns.items() if column[index]}
         ranked.append(Ranked(seq, score, total, signals))
     return ranked
+
+
+def _per_deviation(weight: float, deviation: float) -> float:
+    """What a signal counts for each unit of it; nothing if it is the same for all items, but for rounding."""
+    return weight / deviation if deviation >= LEAST_DEVIATION else 0.0
 
 
 def _places(candidates: Sequence[Candidate]) -> dict[int, dict[int, int]]:
