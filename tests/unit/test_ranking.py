@@ -27,6 +27,7 @@ from reverie.memory.ranking import (
     rank,
     strip_names,
     text_ceiling,
+    weights_of,
 )
 
 DAY = 24 * 3600 * 1000
@@ -209,7 +210,7 @@ def test_eight_hundred_candidates_are_ranked_quickly() -> None:
 
 @pytest.mark.parametrize("weights", [TEXT_ONLY, STATIC, ENCODER])
 def test_the_threshold_is_between_a_good_and_a_chance_hit(weights) -> None:
-    usual = weights.calibration.usual_cosine
+    usual = weights.calibration.usual_cosine or 0.0
     population = msgspec.structs.replace(USUAL, cosine_mean=usual)
     good = Candidate(1, 7.0, usual + 0.4 * (1 - usual))
     chance = Candidate(1, 1.0, usual + 0.1 * (1 - usual))
@@ -226,6 +227,25 @@ def test_the_only_item_of_a_tenant_is_judged_by_what_is_usual(weights) -> None:
         population = Population(items=1, cosine_mean=cosine)
         (hit,) = rank([Candidate(1, 0.0, cosine)], population, Question(), weights)
         assert (hit.score > 0.45) is expected
+
+
+@pytest.mark.parametrize(
+    ("embedder", "good", "chance"),
+    [
+        ("wordllama-256", 0.6, 0.05),
+        ("onnx:e5-small-v2-q:0b450822a46a", 0.87, 0.74),
+        ("onnx:bge-small-en-v1.5-q:06f655947b0b", 0.65, 0.37),
+        ("onnx:all-minilm-l6-v2-q:b629f279aab3", 0.6, 0.12),
+        ("openai:text-embedding-3-small", 0.6, 0.15),
+    ],
+)
+def test_a_few_items_are_judged_by_what_is_usual_of_the_embedder(embedder, good, chance) -> None:
+    population = Population(items=3, text_mean=1.0, text_deviation=1.0, cosine_mean=(good + 2 * chance) / 3)
+    candidates = [Candidate(1, 3.0, good), Candidate(2, 0.0, chance), Candidate(3, 0.0, chance)]
+    question = Question(text_ceiling=9.0)
+    best, *others = rank(candidates, population, question, weights_of(embedder))
+    assert (best.seq, best.score > 0.45) == (1, True)
+    assert all(hit.score < 0.45 for hit in others)
 
 
 # -- names -------------------------------------------------------------------------------------------

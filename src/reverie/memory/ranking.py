@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cache
 from heapq import nlargest
 from math import exp, exp2, log, sqrt
 from operator import add
@@ -40,6 +41,7 @@ __all__ = [
     "rank",
     "strip_names",
     "text_ceiling",
+    "weights_of",
 ]
 
 K1 = 0.9
@@ -124,8 +126,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Per power of e by which the tenant has fewer items than `MANY_ITEMS`: each is likelier the answer."""
     closeness: float = 0.0
     """Per cosine above the mean, as a part of what is possible."""
-    usual_cosine: float = 0.0
-    """The mean cosine of a question and an item that have nothing in common; counts in small tenants."""
+    usual_cosine: float | None = None
+    """The mean cosine of a question and an item that have nothing in common; counts in small tenants.
+
+    None: unknown, and only the mean of the tenant counts.
+    """
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +183,25 @@ ENCODER = Weights(
     ),
 )
 """For sentence encoders such as e5-small and better ones."""
+USUAL_COSINES: dict[str, float | None] = {
+    r"\be5\b": 0.73,
+    r"\bbge-\w+-zh\b": 0.27,
+    r"\bbge\b": 0.36,
+    r"\bminilm\b": 0.09,
+    "": None,
+}
+"""Pattern of an encoder's name → its usual cosine; the first that fits counts."""
+
+
+@cache
+def weights_of(embedder: str) -> Weights:
+    """The weights for vectors of an embedder, by its name."""
+    if embedder.startswith("wordllama"):
+        return STATIC
+    plain = embedder.lower().replace("_", "-")
+    usual = next(cosine for pattern, cosine in USUAL_COSINES.items() if re.search(pattern, plain))
+    calibration = msgspec.structs.replace(ENCODER.calibration, usual_cosine=usual)
+    return msgspec.structs.replace(ENCODER, calibration=calibration)
 
 
 class Ranked(msgspec.Struct, frozen=True, gc=False):
@@ -405,8 +429,9 @@ def _score(
         logit += calibration.share * min(1.0, candidate.text_score / question.text_ceiling)
         logit += calibration.nearby * min(MOST_NEARBY, near / question.text_ceiling)
     if candidate.cosine is not None:
-        usual = calibration.usual_cosine
-        mean = (items * population.cosine_mean + SMALL_TENANT * usual) / (items + SMALL_TENANT)
+        usual, mean = calibration.usual_cosine, population.cosine_mean
+        if usual is not None:
+            mean = (items * mean + SMALL_TENANT * usual) / (items + SMALL_TENANT)
         logit += calibration.closeness * (candidate.cosine - mean) / (1 - mean) if mean < 1 else 0.0
     return 1 / (1 + exp(-min(50.0, max(-50.0, logit))))
 

@@ -16,8 +16,6 @@ import msgspec
 from reverie.memory.index_reader import DamagedVectorsError
 from reverie.memory.query import Filters, Found, Hit
 from reverie.memory.ranking import (
-    ENCODER,
-    STATIC,
     TEXT_ONLY,
     Candidate,
     Population,
@@ -29,6 +27,7 @@ from reverie.memory.ranking import (
     population_of_text,
     rank,
     text_ceiling,
+    weights_of,
 )
 from reverie.memory.times import interval_of
 from reverie.memory.vectors import cosines, similarities
@@ -186,9 +185,7 @@ class Search:
 
     @property
     def _weights(self) -> Weights:
-        if not self._uses_vectors:
-            return TEXT_ONLY
-        return STATIC if (self._asked.embedder or "").startswith("wordllama") else ENCODER
+        return weights_of(self._asked.embedder or "") if self._uses_vectors else TEXT_ONLY
 
     def _narrows(self, filters: Filters, tenants: Sequence[int]) -> bool:
         """Whether filters must be applied before candidates are chosen, because few of these may pass."""
