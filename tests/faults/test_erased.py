@@ -104,6 +104,7 @@ async def test_the_old_words_of_a_revised_memory_leave_the_index(path: Path, clo
         for table, column in (("memory_postings", "word"), ("memory_cards", "words")):
             found = f"SELECT count(*) FROM {table} WHERE {column} LIKE '%zyx0%'"
             assert connection.execute(found).get == 0
+        assert connection.execute("SELECT count(*) FROM memory_names").get == 0
     assert traces(path, vector) == []
 
 
