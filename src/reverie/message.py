@@ -32,8 +32,10 @@ __all__ = [
     "UniquePolicy",
     "check_batch",
     "check_ids",
+    "check_info",
     "check_message",
     "check_name",
+    "check_text",
     "content_text",
     "depth_exceeds",
     "derived_id",
@@ -311,7 +313,12 @@ def _check_choice(message: Message, field: str, allowed: tuple[str, ...]) -> Non
 def _check_rare(message: Message, limits: MessageLimits) -> None:
     if message.user_key is not None:
         raise InvalidMessageError("user_key", message.user_key, "is for messages that triggers make")
-    info: object = message.info
+    if message.info is not None:
+        check_info(message.info, limits)
+
+
+def check_info(info: object, limits: MessageLimits) -> None:
+    """Refuse further fields that are no JSON object, or are nested too deeply."""
     if not isinstance(info, dict):
         raise InvalidMessageError("info", info, "must be an object")
     if problem := _json_problem(info, limits.max_json_depth):
@@ -360,14 +367,19 @@ def _check_moment(field: str, moment: object) -> None:
 def _check_content(content: object, limits: MessageLimits) -> None:
     if not isinstance(content, str):
         raise InvalidMessageError("content", content, "must be text; give JSON as text")
-    size = len(content) if content.isascii() else len(_utf8("content", content))
-    if size > limits.max_content_bytes:
-        reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
-        raise InvalidMessageError("content", content, reason)
+    check_text("content", content, limits)
     brackets = content.count("[") + content.count("{")
     if brackets > limits.max_json_depth and _is_too_deep(content, limits.max_json_depth):
         reason = f"is JSON nested more than {limits.max_json_depth} deep"
         raise InvalidMessageError("content", content, reason)
+
+
+def check_text(field: str, text: str, limits: MessageLimits) -> None:
+    """Refuse a text that is too long, or is no Unicode."""
+    size = len(text) if text.isascii() else len(_utf8(field, text))
+    if size > limits.max_content_bytes:
+        reason = f"has {size} bytes, at most {limits.max_content_bytes} are allowed"
+        raise InvalidMessageError(field, text, reason)
 
 
 def _is_too_deep(content: str, depth: int) -> bool:

@@ -104,7 +104,22 @@ async def test_the_old_words_of_a_revised_memory_leave_the_index(path: Path, clo
         for table, column in (("memory_postings", "word"), ("memory_cards", "words")):
             found = f"SELECT count(*) FROM {table} WHERE {column} LIKE '%zyx0%'"
             assert connection.execute(found).get == 0
+        assert connection.execute("SELECT count(*) FROM memory_names").get == 0
     assert traces(path, vector) == []
+
+
+async def test_the_name_of_a_speaker_leaves_the_file_with_the_last_turn(
+    path: Path, clock: ManualClock
+) -> None:
+    async with open_file(path, HashEmbedder(), clock) as bench:
+        names = {"a": "Will", "b": "Will", "c": secret(1)}
+        for memory_id, name in names.items():
+            await bench.add(**{memory_id: {"text": "tea", "sources": (Source(item_id="i", name=name),)}})
+        for memory_id, left in (("a", ["Will", secret(1)]), ("c", ["Will"]), ("b", [])):
+            await bench.apply(Delete(memory_id=memory_id, version=1))
+            with closing(apsw.Connection(str(path))) as connection:
+                found = [name for (name,) in connection.execute("SELECT name FROM memory_names")]
+            assert sorted(found) == sorted(left)
 
 
 async def test_memories_of_an_old_file_that_are_deleted_leave_no_trace(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import apsw
 import pytest
 
-from reverie import Revise, Supersede
+from reverie import Message, Remember, Revise, Supersede
+from reverie.memory.interface import Application
 from reverie.models.wordllama import WordLlamaEmbedder
 from support.agreement import assert_agreement
 from support.hashing import HashEmbedder
@@ -135,12 +136,12 @@ async def test_a_store_without_an_embedder_leaves_vectors_to_one_that_has_it(
             await bench.add(new="number7000")
             await bench.apply(Revise(memory_id="m3", version=1, text="number3000"))
             await bench.index()
-        assert (await other.search("number7")).degraded == ()
+        assert "no vector yet" in (await other.search("number7")).degraded[0]
         embedder.calls.clear()
         await other.index()
         assert sorted(text for call in embedder.calls for text in call) == ["number3000", "number7000"]
         found = await other.search("number7000", explain=True)
-        assert found[0].signals["vector_rank"] == 1
+        assert (found[0].signals["vector_rank"], found.degraded) == (1, ())
     assert_agreement(path, indexed=True)
 
 
@@ -180,6 +181,40 @@ async def test_items_whose_vectors_were_late_get_them_when_the_embedder_is_back(
         assert (await bench.index()).left == 0
         await check_found(bench, by_vector=True, count=SMALL)
     assert_agreement(path, indexed=True)
+
+
+async def test_a_text_whose_vector_was_late_is_embedded_once(path: Path, clock: ManualClock) -> None:
+    embedder = HashEmbedder()
+    async with open_file(path, embedder, clock) as bench:
+        embedder.gate = asyncio.Event()
+        new = [Remember(memory_id=name, text=f"tea {name}") for name in ("one", "two")]
+        preparing = [asyncio.create_task(bench.store.prepare([effect])) for effect in new]
+        await embedder.waiting.wait()
+        for task in preparing:
+            task.cancel()
+        await asyncio.wait(preparing)
+        message = Message(user_id="ann", label="work")
+        await bench.store.apply([Application(message=message, effects=tuple(new))])
+        embedder.gate.set()
+        await bench.store.prepare([Remember(memory_id="three", text="tea three")])  # asked after the others
+        assert (await bench.index()).left == 0
+        assert embedder.calls == [["tea one", "tea two"], ["tea three"]]
+    assert_agreement(path, indexed=True)
+
+
+async def test_nobody_asks_for_a_vector_that_nobody_waits_for(path: Path, clock: ManualClock) -> None:
+    embedder = HashEmbedder()
+    async with open_file(path, embedder, clock) as bench:
+        embedder.gate = asyncio.Event()
+        first = asyncio.create_task(bench.store.prepare([Remember(memory_id="one", text="tea one")]))
+        await embedder.waiting.wait()
+        second = asyncio.create_task(bench.store.prepare([Remember(memory_id="two", text="tea two")]))
+        await asyncio.sleep(0)  # it waits for the embedder, too
+        second.cancel()
+        embedder.gate.set()
+        await first
+        await bench.store.prepare([Remember(memory_id="three", text="tea three")])
+        assert embedder.calls == [["tea one"], ["tea three"]]
 
 
 async def test_a_rebuild_outlasts_an_embedder_that_fails(path: Path, clock: ManualClock) -> None:
@@ -349,6 +384,7 @@ async def test_what_is_not_installed_is_named_and_words_still_count(
     assert rebuilds == "0"
     assert reason in degraded
     async with open_file(path, WordLlamaEmbedder(), clock) as bench:
-        assert (await bench.search("tea")).degraded == ()
+        assert "no vector yet" in (await bench.search("tea")).degraded[0]
         await bench.index()
+        assert (await bench.search("tea")).degraded == ()
     assert_agreement(path, indexed=True)

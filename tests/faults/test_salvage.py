@@ -117,9 +117,10 @@ def test_what_follows_from_the_messages_is_made_anew(used: Bench, tmp_path: Path
     with used.scheduler:
         used.wait(*WAITING)
         assert used.scheduler.memory.search("7", user_id="u1", note=False)[0].item.id == "note-7"
+        assert used.scheduler.memory.indexed().left == 0  # the vectors, too
     used.assert_each_once(*DONE, *WAITING)
     used.scheduler.close()
-    assert_agreement(used.path)
+    assert_agreement(used.path, indexed=True)
 
 
 def test_a_healthy_file_is_copied_whole(used: Bench, tmp_path: Path) -> None:

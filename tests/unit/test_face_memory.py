@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import apsw
@@ -12,6 +14,7 @@ from reverie.errors import (
     InvalidMessageError,
     InvalidSelectionError,
     MemoryDeletedError,
+    ReverieError,
     UnknownMemoryError,
     VersionConflictError,
 )
@@ -96,6 +99,46 @@ def test_bad_changes_are_named(scheduler) -> None:
         scheduler.memory.update(memory_id, user_id="ann", importance=2)
     with pytest.raises(InvalidSelectionError, match="limit=0"):
         scheduler.memory.search("x", user_id="ann", limit=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"text": "x" * (1024 * 1024 + 1)}, "has 1048577 bytes, at most 1048576"),
+        ({"text": "\ud800"}, "is not valid Unicode"),
+        ({"title": "\ud800"}, "is not valid Unicode"),
+        ({"info": {"a": float("nan")}}, "nan, which JSON does not have"),
+        ({"info": json.loads('{"a":' * 40 + "1" + "}" * 40)}, "nested too deeply"),
+        ({"tags": "tea"}, "tags='tea': must be a list of texts"),
+        ({"tags": ["\ud800"]}, "is not valid Unicode"),
+        ({"valid_to": 2**70}, "valid_to=1180591620717411303424: must be a datetime, or milliseconds"),
+    ],
+)
+def test_a_change_that_cannot_be_kept_changes_nothing(scheduler, change: dict, words: str) -> None:
+    memory_id = add(scheduler, "I live in Porto", "home")
+    drain(scheduler)
+    with pytest.raises(ReverieError, match=re.escape(words)):
+        scheduler.memory.update(memory_id, user_id="ann", **change)
+    assert scheduler.memory.get(memory_id, user_id="ann").version == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"kinds": "turn"}, "kinds='turn': must be a list of texts"),
+        ({"tiers": [1]}, "tiers=[1]: must be a list of texts"),
+        ({"tags": ["\ud800"]}, "is not valid Unicode"),
+        ({"device_id": "\ud800"}, "is not valid Unicode"),
+        ({"since": "2026-05-08"}, "since='2026-05-08': must be a datetime, or milliseconds since 1970"),
+        ({"as_of": 2**70}, "as_of="),
+        ({"threshold": float("nan")}, "threshold=nan: must be 0 to 1"),
+        ({"max_tokens": 0}, "max_tokens=0: must be 1 or more"),
+        ({"diversity": "none"}, "diversity='none': must be one of mmr, sim, no"),
+    ],
+)
+def test_an_option_of_a_search_that_means_nothing_is_refused(scheduler, option: dict, words: str) -> None:
+    with pytest.raises(InvalidSelectionError, match=re.escape(words)):
+        scheduler.memory.search("tea", user_id="ann", **option)
 
 
 def test_a_superseded_id_leads_to_its_successor_until_that_is_deleted(scheduler) -> None:

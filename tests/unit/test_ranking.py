@@ -27,6 +27,7 @@ from reverie.memory.ranking import (
     rank,
     strip_names,
     text_ceiling,
+    weights_of,
 )
 
 DAY = 24 * 3600 * 1000
@@ -107,7 +108,7 @@ def test_the_speaker_that_is_named_is_raised() -> None:
 @pytest.mark.parametrize(
     ("better", "worse", "question"),
     [
-        ({"session": 1}, {"session": 2}, {"session": 1}),
+        ({"session": 1}, {"session": 2}, {"sessions": {1, 3}}),
         ({"held_at": NOW - 5 * DAY}, {"held_at": NOW}, {"interval": (NOW - 6 * DAY, NOW - 4 * DAY)}),
         ({"held_at": NOW}, {"held_at": NOW - 400 * DAY}, {"now": NOW}),
         ({"importance": 0.9}, {"importance": 0.1}, {}),
@@ -140,7 +141,7 @@ def test_signals_say_what_the_fused_score_is_made_of() -> None:
         Candidate(seq, float(seq), 0.1 * seq, "s", seq, "Ann", NOW - seq * DAY, 0.7, seq, 12, seq % 2 == 0)
         for seq in range(6)
     ]
-    question = Question({"Ann"}, "s", (NOW - 3 * DAY, NOW), NOW, 10.0)
+    question = Question({"Ann"}, {"s"}, (NOW - 3 * DAY, NOW), NOW, 10.0)
     hits = rank(candidates, USUAL, question, STATIC)
     for hit in hits:
         assert sum(hit.signals.values()) == pytest.approx(hit.fused)
@@ -168,7 +169,7 @@ candidates = st.builds(
     question=st.builds(
         Question,
         st.sampled_from([set(), {"Ann"}]),
-        st.none() | st.just("s"),
+        st.sampled_from([set(), {"s"}]),
         st.none() | st.just((0, NOW)),
         st.none() | st.just(NOW),
         st.floats(0, 50),
@@ -185,6 +186,12 @@ def test_any_candidates_can_be_ranked(candidates, population, question, weights,
         assert better.score >= worse.score
 
 
+def test_a_deviation_that_is_mere_rounding_counts_as_none() -> None:
+    population = Population(items=3, text_mean=5.0, text_deviation=1e-310, cosine_deviation=1e-310)
+    hits = rank([Candidate(seq, 5.0, 0.0) for seq in range(3)], population, Question(), STATIC)
+    assert [hit.fused for hit in hits] == [0.0, 0.0, 0.0]
+
+
 def test_eight_hundred_candidates_are_ranked_quickly() -> None:
     many = [
         Candidate(seq, seq % 7.0, seq % 11 / 11, str(seq // 20), seq % 20, "Ann", seq * DAY, length=seq % 30)
@@ -193,7 +200,7 @@ def test_eight_hundred_candidates_are_ranked_quickly() -> None:
     took = []
     for _ in range(20):
         start = time.perf_counter()
-        rank(many, USUAL, Question({"Ann"}, "3", (0, NOW), NOW, 10.0), STATIC)
+        rank(many, USUAL, Question({"Ann"}, {"3"}, (0, NOW), NOW, 10.0), STATIC)
         took.append(time.perf_counter() - start)
     assert min(took) < 0.02  # 2 ms on a quiet machine; coverage and loaded machines are slower
 
@@ -203,7 +210,7 @@ def test_eight_hundred_candidates_are_ranked_quickly() -> None:
 
 @pytest.mark.parametrize("weights", [TEXT_ONLY, STATIC, ENCODER])
 def test_the_threshold_is_between_a_good_and_a_chance_hit(weights) -> None:
-    usual = weights.calibration.usual_cosine
+    usual = weights.calibration.usual_cosine or 0.0
     population = msgspec.structs.replace(USUAL, cosine_mean=usual)
     good = Candidate(1, 7.0, usual + 0.4 * (1 - usual))
     chance = Candidate(1, 1.0, usual + 0.1 * (1 - usual))
@@ -220,6 +227,25 @@ def test_the_only_item_of_a_tenant_is_judged_by_what_is_usual(weights) -> None:
         population = Population(items=1, cosine_mean=cosine)
         (hit,) = rank([Candidate(1, 0.0, cosine)], population, Question(), weights)
         assert (hit.score > 0.45) is expected
+
+
+@pytest.mark.parametrize(
+    ("embedder", "good", "chance"),
+    [
+        ("wordllama-256", 0.6, 0.05),
+        ("onnx:e5-small-v2-q:0b450822a46a", 0.87, 0.74),
+        ("onnx:bge-small-en-v1.5-q:06f655947b0b", 0.65, 0.37),
+        ("onnx:all-minilm-l6-v2-q:b629f279aab3", 0.6, 0.12),
+        ("openai:text-embedding-3-small", 0.6, 0.15),
+    ],
+)
+def test_a_few_items_are_judged_by_what_is_usual_of_the_embedder(embedder, good, chance) -> None:
+    population = Population(items=3, text_mean=1.0, text_deviation=1.0, cosine_mean=(good + 2 * chance) / 3)
+    candidates = [Candidate(1, 3.0, good), Candidate(2, 0.0, chance), Candidate(3, 0.0, chance)]
+    question = Question(text_ceiling=9.0)
+    best, *others = rank(candidates, population, question, weights_of(embedder))
+    assert (best.seq, best.score > 0.45) == (1, True)
+    assert all(hit.score < 0.45 for hit in others)
 
 
 # -- names -------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class Found(TypedDict):
     dropped: int
     """How many hits were below the threshold."""
     cut: int
-    """How many hits were left out because of `max_tokens`."""
+    """How many hits and preferences were left out because of `max_tokens`."""
     words_left_out: int
     """How many words of a long query were not searched for; the rarest were."""
     degraded: list[str]

@@ -52,7 +52,7 @@ class SearchRequest(BaseModel):
     until: Moment = Field(None, description="only what began to hold before this time")
     as_of: Moment = Field(None, description="what held at this time")
     max_tokens: int | None = Field(
-        None, ge=1, description="how many tokens the texts in text_mem may have together, about"
+        None, ge=1, description="how many tokens all texts of the answer may have together, about"
     )
     explain: bool = False
 

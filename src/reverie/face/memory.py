@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -21,12 +22,12 @@ from reverie.errors import (
 from reverie.memory.interface import KeepsIndex, PageQuery
 from reverie.memory.item import MemoryItem
 from reverie.memory.query import Filters, SearchQuery
-from reverie.message import Message, check_ids, new_item_id
+from reverie.memory.transfer import LATEST
+from reverie.message import Message, check_ids, check_info, check_text, new_item_id
 from reverie.turn import read_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     from reverie.backends.moves import Submitted
     from reverie.effect import Effect
@@ -42,6 +43,7 @@ MOST_HITS = 1000
 """The most hits of one search."""
 LONGEST_NOTE = 8000
 """How many characters of a query its note has."""
+DIVERSITIES = ("mmr", "sim", "no")
 TRIES = 5
 """How often a change of a memory is tried that others change at the same time."""
 
@@ -132,46 +134,37 @@ class AsyncMemory:
             raise InvalidMessageError(
                 "query", query, f"may have at most {allowed} characters (limits.max_content_bytes)"
             )
-        for name, number, most in (
-            ("limit", limit, MOST_HITS),
-            ("preferences", preferences, MOST_HITS),
-            ("neighbours", neighbours, 100),
-            ("hops", hops, 5),
-        ):
-            least = 1 if name == "limit" else 0
-            if not least <= number <= most:
-                raise InvalidSelectionError(f"{name}={number}: must be {least} to {most}")
+        asked = SearchQuery(
+            text=query,
+            user_id=user_id,
+            mem_cube_ids=tuple(mem_cube_ids),
+            limit=limit,
+            filters=Filters(
+                kinds=_texts("kinds", kinds),
+                without_kinds=_texts("without_kinds", without_kinds),
+                tags=_texts("tags", tags),
+                tiers=_texts("tiers", tiers),
+                device_id=_text("device_id", device_id),
+                agent_id=_text("agent_id", agent_id),
+                since=_epoch("since", since),
+                until=_epoch("until", until),
+                as_of=_epoch("as_of", as_of),
+            ),
+            session_id=session_id,
+            reference_time=_epoch("reference_time", reference_time),
+            threshold=threshold,
+            max_tokens=max_tokens,
+            diversity=diversity,
+            rerank=rerank,
+            preferences=preferences,
+            neighbours=neighbours,
+            hops=hops,
+            explain=explain,
+        )
+        _check_query(asked)
         if not runtime.opened:
             await runtime.open()
-        found = await runtime.store.search(
-            SearchQuery(
-                text=query,
-                user_id=user_id,
-                mem_cube_ids=tuple(mem_cube_ids),
-                limit=limit,
-                filters=Filters(
-                    kinds=tuple(kinds),
-                    without_kinds=tuple(without_kinds),
-                    tags=tuple(tags),
-                    tiers=tuple(tiers),
-                    device_id=device_id,
-                    agent_id=agent_id,
-                    since=_epoch(since),
-                    until=_epoch(until),
-                    as_of=_epoch(as_of),
-                ),
-                session_id=session_id,
-                reference_time=_epoch(reference_time),
-                threshold=threshold,
-                max_tokens=max_tokens,
-                diversity=diversity,
-                rerank=rerank,
-                preferences=preferences,
-                neighbours=neighbours,
-                hops=hops,
-                explain=explain,
-            )
-        )
+        found = await runtime.store.search(asked)
         if note and runtime.started:
             runtime.query_notes.note(_notes_of(query, user_id, session_id, found))
         return found
@@ -250,6 +243,14 @@ class AsyncMemory:
             raise InvalidMessageError("text", text, "has nothing to remember: use delete to remove a memory")
         if importance is not None and not 0 <= importance <= 1:
             raise InvalidMessageError("importance", importance, "must be from 0 to 1")
+        limits = self._scheduler.runtime.limits
+        for name, given in (("text", text), ("title", title)):
+            if given is not None:
+                check_text(name, given, limits)
+        if info is not None:
+            check_info(info, limits)
+        own_tags = None if tags is None else _texts("tags", tags)
+        held = _epoch("valid_from", valid_from), _epoch("valid_to", valid_to)
 
         def change(item: MemoryItem) -> Effect:
             return Revise(
@@ -258,11 +259,11 @@ class AsyncMemory:
                 text=text,
                 kind=kind,
                 title=title,
-                tags=None if tags is None else tuple(tags),
+                tags=own_tags,
                 info=info,
                 importance=importance,
-                valid_from=_epoch(valid_from),
-                valid_to=_epoch(valid_to),
+                valid_from=held[0],
+                valid_to=held[1],
             )
 
         item = await self._change(user_id, memory_id, change, once=version is not None)
@@ -345,8 +346,8 @@ class AsyncMemory:
             PageQuery(
                 user_id=user_id,
                 mem_cube_id=mem_cube_id,
-                kinds=tuple(kinds),
-                tiers=tuple(tiers),
+                kinds=_texts("kinds", kinds),
+                tiers=_texts("tiers", tiers),
                 session_id=session_id,
                 with_superseded=with_superseded,
                 newest_first=newest_first,
@@ -388,6 +389,24 @@ class Memory:
     indexed = blocking(AsyncMemory.indexed)
 
 
+def _check_query(query: SearchQuery) -> None:
+    """Refuse numbers and words of a query that mean nothing."""
+    for name, least, most in (
+        ("limit", 1, MOST_HITS),
+        ("preferences", 0, MOST_HITS),
+        ("neighbours", 0, 100),
+        ("hops", 0, 5),
+        ("threshold", 0, 1),
+    ):
+        number = getattr(query, name)
+        if number is not None and not least <= number <= most:
+            raise InvalidSelectionError(f"{name}={number}: must be {least} to {most}")
+    if query.max_tokens is not None and query.max_tokens < 1:
+        raise InvalidSelectionError(f"max_tokens={query.max_tokens}: must be 1 or more")
+    if query.diversity not in DIVERSITIES:
+        raise InvalidSelectionError(f"diversity={query.diversity!r}: must be one of {', '.join(DIVERSITIES)}")
+
+
 def _notes_of(query: str, user_id: str, session_id: str | None, found: Found) -> list[Message]:
     """One `query` message for each cube in which something was found."""
     by_cube: dict[str, list[str]] = {}
@@ -405,6 +424,23 @@ def _notes_of(query: str, user_id: str, session_id: str | None, found: Found) ->
     ]
 
 
-def _epoch(moment: datetime | int | None) -> int | None:
+def _epoch(name: str, moment: datetime | int | None) -> int | None:
     """A moment in epoch milliseconds; one without a zone is UTC."""
-    return moment if moment is None or isinstance(moment, int) else to_epoch_ms(moment)
+    found: object = to_epoch_ms(moment) if isinstance(moment, datetime) else moment
+    if found is None or (type(found) is int and abs(found) <= LATEST):
+        return found
+    raise InvalidSelectionError(f"{name}={moment!r}: must be a datetime, or milliseconds since 1970")
+
+
+def _texts(name: str, values: Sequence[str]) -> tuple[str, ...]:
+    """The texts of a list. A text alone is refused, because its letters would be taken for the list."""
+    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+        raise InvalidSelectionError(f"{name}={values!r}: must be a list of texts")
+    return tuple(_text(name, value) or "" for value in values)
+
+
+def _text(name: str, value: str | None) -> str | None:
+    try:
+        return value if value is None else value.encode().decode()
+    except UnicodeEncodeError as error:
+        raise InvalidSelectionError(f"{name}={value!r}: is not valid Unicode text") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from heapq import merge
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +19,7 @@ from reverie.models.tokens import tokens_in
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reverie.memory.item import MemoryItem
     from reverie.memory.query import Found, Hit, SearchQuery
     from reverie.models.interface import Models
 
@@ -62,15 +65,10 @@ async def finish_search(query: SearchQuery, found: Found, models: Models) -> Fou
     hits = hits[: query.limit]
     kept, dropped = _above(query.threshold, hits)
     preferences, dropped_too = _above(query.threshold, found.preferences)
-    fitting = _fitting(query.max_tokens, kept)
-    return msgspec.structs.replace(
-        found,
-        hits=fitting,
-        preferences=preferences,
-        degraded=degraded,
-        dropped=dropped + dropped_too,
-        cut=len(kept) - len(fitting),
+    whole = msgspec.structs.replace(
+        found, hits=kept, preferences=preferences, degraded=degraded, dropped=dropped + dropped_too
     )
+    return whole if query.max_tokens is None else _fitting(query.max_tokens, whole)
 
 
 async def _reranked(query: SearchQuery, hits: list[Hit], models: Models) -> list[Hit]:
@@ -89,15 +87,36 @@ def _above(threshold: float | None, hits: list[Hit]) -> tuple[list[Hit], int]:
     return kept, len(hits) - len(kept)
 
 
-def _fitting(max_tokens: int | None, hits: list[Hit]) -> list[Hit]:
-    """The first hits that fit into `max_tokens` together."""
-    if max_tokens is None:
-        return hits
+def _fitting(max_tokens: int, found: Found) -> Found:
+    """The part of an answer whose texts have at most `max_tokens` together.
+
+    Hits and preferences come first, the better of both before the other; then the memories around them, and
+    those that links lead to.
+    """
     left = max_tokens
-    fitting = []
-    for hit in hits:
-        left -= tokens_in(hit.text)
-        if left < 0:
-            break
-        fitting.append(hit)
-    return fitting
+
+    def fits(item: Hit | MemoryItem) -> bool:
+        nonlocal left
+        tokens = tokens_in(item.text)
+        if tokens > left:
+            return False
+        left -= tokens
+        return True
+
+    def kept_of(hits: list[Hit]) -> list[Hit]:
+        return [
+            msgspec.structs.replace(
+                hit,
+                neighbours=tuple(takewhile(fits, hit.neighbours)),
+                linked=tuple(takewhile(fits, hit.linked)),
+            )
+            for hit in hits
+            if hit.item.id in kept
+        ]
+
+    best = merge(found.hits, found.preferences, key=lambda hit: -hit.score)
+    kept = {hit.item.id for hit in takewhile(fits, best)}
+    cut = len(found.hits) + len(found.preferences) - len(kept)
+    return msgspec.structs.replace(
+        found, hits=kept_of(found.hits), preferences=kept_of(found.preferences), cut=cut
+    )

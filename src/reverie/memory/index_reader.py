@@ -50,8 +50,8 @@ class IndexReader(Protocol):
         """The shelves of a user's cubes (of all, if none are named); with `past`, also those of the past."""
         ...
 
-    def session_number(self, tenants: Sequence[int], session_id: str) -> int | None:
-        """The number of a conversation."""
+    def session_numbers(self, tenants: Sequence[int], session_id: str) -> set[int]:
+        """The numbers of the conversations with this id: each tenant may have one."""
         ...
 
     def allowed(self, tenants: Sequence[int], filters: Filters) -> set[int]:
@@ -77,10 +77,11 @@ class IndexReader(Protocol):
         limit: int,
         sample: int,
         allowed: Collection[int] | None,
-    ) -> tuple[list[int], list[bytes]]:
+    ) -> tuple[list[int], list[bytes], int]:
         """The items whose bits are nearest, nearest first, and the vectors of about `sample` items.
 
-        These are spread over all items of the shelves. `DamagedVectorsError` if vectors cannot be read.
+        These are spread over all items of the shelves. The third part of the answer is how many items of the
+        shelves have a vector. `DamagedVectorsError` if vectors cannot be read.
         """
         ...
 

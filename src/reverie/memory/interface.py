@@ -42,6 +42,8 @@ ForgetTurn = Callable[["apsw.Connection", str, str, int], None]
 """Removes the words of one turn of a message: connection, user_id, item_id, number of the turn."""
 Tenant = tuple[str, str]
 """user_id and mem_cube_id."""
+LAST_PLACE = 2**62
+"""A page ends before this time, and before an item with this number."""
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,11 +152,12 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
             return None
         try:
             created_at, _, seq = self.after.rpartition("-")
-            return int(created_at), int(seq)
-        except ValueError as error:
-            raise InvalidSelectionError(
-                f"cursor={self.after!r}: must be the `next` of the page before"
-            ) from error
+            place = int(created_at), int(seq)
+        except ValueError:
+            place = (LAST_PLACE, 0)
+        if not all(abs(number) < LAST_PLACE for number in place):
+            raise InvalidSelectionError(f"cursor={self.after!r}: must be the `next` of the page before")
+        return place
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):

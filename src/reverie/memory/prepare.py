@@ -95,6 +95,10 @@ class Prepared(msgspec.Struct, frozen=True):
         return {text: index_words(text) for text in {indexable.for_words for indexable in texts}}
 
 
+LATE_TEXTS = 4096
+"""How many vectors are kept that came after their caller had given up: the indexer asks for them soon."""
+
+
 class TextEmbedder:
     """Asks the embedder for the vectors of texts; requests that come while it is busy are asked together."""
 
@@ -102,20 +106,29 @@ class TextEmbedder:
         self._models = models
         self._waiting: list[tuple[Sequence[str], asyncio.Future[dict[str, Vector]]]] = []
         self._asking: asyncio.Task[None] | None = None
+        self._late: dict[str, Vector] = {}
+        """Text → its vector, which came too late for its caller."""
 
     async def embed(self, texts: Sequence[str]) -> dict[str, Vector]:
         """Text → its vector; nothing without an embedder, or if it does not answer."""
         if self._models.embedder_name is None or not texts:
             return {}
+        known = {text: self._late.pop(text) for text in set(texts) if text in self._late}
+        unknown = [text for text in texts if text not in known]
+        if not unknown:
+            return known
         answer: asyncio.Future[dict[str, Vector]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((texts, answer))
+        self._waiting.append((unknown, answer))
         if self._asking is None or self._asking.done() or self._asking.get_loop() is not answer.get_loop():
             self._asking = asyncio.create_task(self._ask())
-        return await answer
+        return known | await answer
 
     async def _ask(self) -> None:
         while self._waiting:
-            requests, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, []
+            requests = [request for request in waiting if not request[1].done()]
+            if not requests:
+                continue
             distinct = list(dict.fromkeys(text for texts, _ in requests for text in texts))
             vectors: dict[str, Vector] = {}
             try:
@@ -124,8 +137,17 @@ class TextEmbedder:
                 log.info("embedder.unavailable", error=str(error), texts=len(distinct))
             finally:
                 for texts, answer in requests:
-                    if not answer.done() and not answer.get_loop().is_closed():
-                        answer.set_result({text: vectors[text] for text in texts if text in vectors})
+                    found = {text: vectors[text] for text in texts if text in vectors}
+                    if answer.done():
+                        self._keep_late(found)
+                    elif not answer.get_loop().is_closed():
+                        answer.set_result(found)
+
+    def _keep_late(self, vectors: dict[str, Vector]) -> None:
+        """Keep vectors that nobody waits for any more; the oldest give way."""
+        self._late |= vectors
+        for text in list(self._late)[: max(0, len(self._late) - LATE_TEXTS)]:
+            del self._late[text]
 
 
 async def vectors_of(models: Models, texts: Sequence[str], *, query: bool = False) -> list[Vector]:

@@ -32,7 +32,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: int | None = None
     """The item began to hold before this moment."""
     as_of: int | None = None
-    """What held at this moment, superseded or not; None: what holds now."""
+    """What held at this moment, superseded or not; None: what is not superseded, whenever it held."""
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,10 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float | None = None
     """Hits with a lower score are dropped; None drops nothing."""
     max_tokens: int | None = None
-    """About how many tokens the texts of all hits may have together; None: any number."""
+    """About how many tokens all texts of the answer may have together; None: any number.
+
+    Hits and preferences come first, then their neighbours and the items that links lead to.
+    """
     diversity: Literal["mmr", "sim", "no"] = "mmr"
     """mmr: similar hits give way to different ones. sim: only texts that are nearly equal are left out."""
     rerank: bool = True
@@ -99,7 +102,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     """How many hits were below the threshold."""
     cut: int = 0
-    """How many hits were left out because of `max_tokens`."""
+    """How many hits and preferences were left out because of `max_tokens`."""
     words_left_out: int = 0
     """How many words of the query were not searched for, because the query has very many.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cache
 from heapq import nlargest
 from math import exp, exp2, log, sqrt
 from operator import add
@@ -40,6 +41,7 @@ __all__ = [
     "rank",
     "strip_names",
     "text_ceiling",
+    "weights_of",
 ]
 
 K1 = 0.9
@@ -56,6 +58,8 @@ SMALL_TENANT = 20
 """With this many items the usual cosine of the embedder counts as much as the mean of the tenant."""
 LEAST_LIKENESS = 0.7
 """MMR: items that are less similar count as different, because turns on one topic are not repetitions."""
+LEAST_DEVIATION = 1e-6
+"""A smaller standard deviation comes from rounding: the signal tells no items apart."""
 POOL = 4
 """How many times as many hits as are wanted MMR chooses from."""
 
@@ -100,8 +104,8 @@ class Question(msgspec.Struct, frozen=True):
 
     names: Collection[str] = ()
     """The speakers that it names, see `names_in`."""
-    session: int | None = None
-    """The number of the present conversation: its items are raised."""
+    sessions: Collection[int] = ()
+    """The numbers of the present conversation, one in each cube: its items are raised."""
     interval: tuple[int, int] | None = None
     """The time that it speaks of, from and to in epoch milliseconds."""
     now: int | None = None
@@ -122,8 +126,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Per power of e by which the tenant has fewer items than `MANY_ITEMS`: each is likelier the answer."""
     closeness: float = 0.0
     """Per cosine above the mean, as a part of what is possible."""
-    usual_cosine: float = 0.0
-    """The mean cosine of a question and an item that have nothing in common; counts in small tenants."""
+    usual_cosine: float | None = None
+    """The mean cosine of a question and an item that have nothing in common; counts in small tenants.
+
+    None: unknown, and only the mean of the tenant counts.
+    """
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,14 +163,14 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TEXT_ONLY = Weights(
-    text=1.0, vector=0.0, calibration=Calibration(constant=-3.4, share=14.0, nearby=7.0, few_items=0.6)
+    text=1.0, vector=0.0, calibration=Calibration(constant=-3.0, share=14.0, nearby=7.0, few_items=0.47)
 )
 """For tenants without vectors."""
 STATIC = Weights(
     text=0.5,
     vector=0.5,
     calibration=Calibration(
-        constant=-3.8, share=11.5, nearby=6.5, few_items=0.9, closeness=7.5, usual_cosine=0.06
+        constant=-3.3, share=11.5, nearby=6.5, few_items=0.75, closeness=7.5, usual_cosine=0.06
     ),
 )
 """For static word vectors such as wordllama."""
@@ -172,10 +179,29 @@ ENCODER = Weights(
     vector=0.6,
     session_prior=0.1,
     calibration=Calibration(
-        constant=-4.0, share=9.5, nearby=5.5, few_items=0.8, closeness=14.0, usual_cosine=0.73
+        constant=-3.6, share=9.5, nearby=5.5, few_items=0.67, closeness=14.0, usual_cosine=0.73
     ),
 )
 """For sentence encoders such as e5-small and better ones."""
+USUAL_COSINES: dict[str, float | None] = {
+    r"\be5\b": 0.73,
+    r"\bbge-\w+-zh\b": 0.27,
+    r"\bbge\b": 0.36,
+    r"\bminilm\b": 0.09,
+    "": None,
+}
+"""Pattern of an encoder's name → its usual cosine; the first that fits counts."""
+
+
+@cache
+def weights_of(embedder: str) -> Weights:
+    """The weights for vectors of an embedder, by its name."""
+    if embedder.startswith("wordllama"):
+        return STATIC
+    plain = embedder.lower().replace("_", "-")
+    usual = next(cosine for pattern, cosine in USUAL_COSINES.items() if re.search(pattern, plain))
+    calibration = msgspec.structs.replace(ENCODER.calibration, usual_cosine=usual)
+    return msgspec.structs.replace(ENCODER, calibration=calibration)
 
 
 class Ranked(msgspec.Struct, frozen=True, gc=False):
@@ -270,8 +296,8 @@ def rank(
     limit: int = 100,
 ) -> list[Ranked]:
     """The best `limit` candidates, best first."""
-    text_factor = weights.text / population.text_deviation if population.text_deviation > 0 else 0.0
-    vector_factor = weights.vector / population.cosine_deviation if population.cosine_deviation > 0 else 0.0
+    text_factor = _per_deviation(weights.text, population.text_deviation)
+    vector_factor = _per_deviation(weights.vector, population.cosine_deviation)
     text_mean, cosine_mean = population.text_mean, population.cosine_mean
     text = [(c.text_score - text_mean) * text_factor for c in candidates]
     vector = [0.0 if c.cosine is None else (c.cosine - cosine_mean) * vector_factor for c in candidates]
@@ -292,6 +318,11 @@ def rank(
         signals = {name: column[index] for name, column in columns.items() if column[index]}
         ranked.append(Ranked(seq, score, total, signals))
     return ranked
+
+
+def _per_deviation(weight: float, deviation: float) -> float:
+    """What a signal counts for each unit of it; nothing if it is the same for all items, but for rounding."""
+    return weight / deviation if deviation >= LEAST_DEVIATION else 0.0
 
 
 def _places(candidates: Sequence[Candidate]) -> dict[int, dict[int, int]]:
@@ -349,9 +380,9 @@ def _static_signals(
     if question.interval is not None:
         start, end = question.interval
         columns["interval"] = [weights.interval if start <= c.held_at < end else 0.0 for c in candidates]
-    if question.session is not None:
-        present, session = weights.present_session, question.session
-        columns["present_session"] = [present if c.session == session else 0.0 for c in candidates]
+    if question.sessions:
+        present, sessions = weights.present_session, question.sessions
+        columns["present_session"] = [present if c.session in sessions else 0.0 for c in candidates]
     if question.now is not None:
         now, age = question.now, weights.age
         columns["age"] = [
@@ -398,8 +429,9 @@ def _score(
         logit += calibration.share * min(1.0, candidate.text_score / question.text_ceiling)
         logit += calibration.nearby * min(MOST_NEARBY, near / question.text_ceiling)
     if candidate.cosine is not None:
-        usual = calibration.usual_cosine
-        mean = (items * population.cosine_mean + SMALL_TENANT * usual) / (items + SMALL_TENANT)
+        usual, mean = calibration.usual_cosine, population.cosine_mean
+        if usual is not None:
+            mean = (items * mean + SMALL_TENANT * usual) / (items + SMALL_TENANT)
         logit += calibration.closeness * (candidate.cosine - mean) / (1 - mean) if mean < 1 else 0.0
     return 1 / (1 + exp(-min(50.0, max(-50.0, logit))))
 

@@ -16,8 +16,6 @@ import msgspec
 from reverie.memory.index_reader import DamagedVectorsError
 from reverie.memory.query import Filters, Found, Hit
 from reverie.memory.ranking import (
-    ENCODER,
-    STATIC,
     TEXT_ONLY,
     Candidate,
     Population,
@@ -29,6 +27,7 @@ from reverie.memory.ranking import (
     population_of_text,
     rank,
     text_ceiling,
+    weights_of,
 )
 from reverie.memory.times import interval_of
 from reverie.memory.vectors import cosines, similarities
@@ -165,7 +164,7 @@ class Search:
         with self._timed("ranking"):
             question = Question(
                 names=self._asked.names,
-                session=self._session(tenants),
+                sessions=self._sessions(tenants),
                 interval=self._interval,
                 now=self._reference,
                 text_ceiling=ceiling,
@@ -186,9 +185,7 @@ class Search:
 
     @property
     def _weights(self) -> Weights:
-        if not self._uses_vectors:
-            return TEXT_ONLY
-        return STATIC if (self._asked.embedder or "").startswith("wordllama") else ENCODER
+        return weights_of(self._asked.embedder or "") if self._uses_vectors else TEXT_ONLY
 
     def _narrows(self, filters: Filters, tenants: Sequence[int]) -> bool:
         """Whether filters must be applied before candidates are chosen, because few of these may pass."""
@@ -240,10 +237,13 @@ class Search:
         if vector is None:
             return [], []
         try:
-            return self._reader.nearest(shelves, vector.bits, limit, SAMPLE, allowed)
+            near, usual, with_vector = self._reader.nearest(shelves, vector.bits, limit, SAMPLE, allowed)
         except DamagedVectorsError as error:
             self._note_damage(str(error))
-        return [], []
+            return [], []
+        if with_vector < sum(shelf.items for shelf in shelves):
+            self._degraded.append("some memories have no vector yet, and are found by their words alone")
+        return near, usual
 
     def _cosines(
         self, cards: Sequence[Card], usual: Sequence[bytes], population: Population
@@ -343,9 +343,9 @@ class Search:
             population, items=items, text_mean=mean, text_deviation=deviation
         )
 
-    def _session(self, tenants: Sequence[int]) -> int | None:
+    def _sessions(self, tenants: Sequence[int]) -> set[int]:
         given = self._query.session_id
-        return None if given is None else self._reader.session_number(tenants, given)
+        return set() if given is None else self._reader.session_numbers(tenants, given)
 
     def _diverse(self, ranked: list[Ranked], limit: int, cards: Mapping[int, Card]) -> list[Ranked]:
         """The best hits, without those that are too similar to better ones."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH",
     "HEADER",
+    "LATEST",
     "ExportedMemory",
     "Importer",
     "NotAnExportError",

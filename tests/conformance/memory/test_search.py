@@ -159,6 +159,14 @@ async def test_a_session_is_raised_and_the_others_are_still_found(both) -> None:
     assert len(await both.find("green tea", session_id="unknown", diversity="no")) == 3
 
 
+async def test_a_session_is_raised_in_each_cube(both) -> None:
+    for cube in ("home", "office"):
+        for session in ("now", "then"):
+            await both.add("ann", cube, **{f"{cube}-{session}": {"text": "tea", "session_id": session}})
+    found = await both.find("tea", session_id="now", diversity="no")
+    assert sorted(found[:2]) == ["home-now", "office-now"]
+
+
 async def test_preferences_come_beside_the_other_hits(both) -> None:
     await both.add(
         fact="drinks tea at noon",
@@ -224,6 +232,26 @@ async def test_max_tokens_cuts_and_says_how_many(bench) -> None:
     assert (len(some), some.cut) == (2, 1)
     none = await bench.search("tea", max_tokens=1, diversity="no")
     assert (len(none), none.cut) == (0, 3)
+
+
+async def test_max_tokens_bounds_everything_that_comes_back(bench) -> None:
+    await bench.add(
+        **{f"t{n}": {"text": f"tea {n}".ljust(40, "."), "session_id": "s"} for n in range(5)},
+        **{f"p{n}": {"text": f"likes tea {n}".ljust(40, "."), "kind": "preference"} for n in range(2)},
+    )
+    await bench.apply(*[Link(source_id="t2", relation="about", target_id=f"t{n}") for n in (0, 4)])
+
+    async def ask(max_tokens: int | None) -> tuple[int, int]:
+        """How many texts of ten tokens come back, and how many hits are cut."""
+        options = {"limit": 3, "preferences": 2, "neighbours": 2, "hops": 1, "diversity": "no"}
+        found = await bench.search("tea", max_tokens=max_tokens, **options)
+        hits = [*found.hits, *found.preferences]
+        return sum(1 + len(hit.neighbours) + len(hit.linked) for hit in hits), found.cut
+
+    texts, _ = await ask(None)
+    assert texts > 10
+    for given, comes, cut in ((texts, texts, 0), (texts - 1, texts - 1, 0), (5, 5, 0), (3, 3, 2), (0, 0, 5)):
+        assert await ask(10 * given + 9) == (comes, cut)
 
 
 async def test_a_threshold_drops_and_says_how_many(both) -> None:
@@ -343,6 +371,9 @@ async def test_an_embedder_that_fails_is_named_and_words_still_count(embedding) 
     assert "the embedder is away" in found.degraded[0]
     assert (await embedding.index()).left == 1
     embedding.embedder.fails = False
+    found = await embedding.search("tea", diversity="no")
+    assert sorted(hit.item.id for hit in found) == ["a", "b"]
+    assert "no vector yet" in found.degraded[0]
     assert (await embedding.index()).left == 0
     found = await embedding.search("black", explain=True)
     assert (found[0].item.id, found.degraded) == ("b", ())

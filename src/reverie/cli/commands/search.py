@@ -76,7 +76,7 @@ def search(
     ] = None,
     max_tokens: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="About how many tokens all hits may have together."),
+        typer.Option(min=1, help="About how many tokens all texts may have together."),
     ] = None,
     preferences: Annotated[
         int, typer.Option(min=0, max=1000, help="How many preferences to find beside the other hits.")

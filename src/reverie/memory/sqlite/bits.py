@@ -86,10 +86,11 @@ def nearest_of(
     limit: int,
     sample: int,
     allowed: Collection[int] | None,
-) -> tuple[list[int], list[int]]:
+) -> tuple[list[int], list[int], int]:
     """The `limit` items whose bits differ least, nearest first, and a sample spread over all items.
 
-    ValueError if the bits of an item have another length than those of the query.
+    The third part of the answer is how many items there are, whether or not they are `allowed`. ValueError if
+    the bits of an item have another length than those of the query.
     """
     import numpy as np  # noqa: PLC0415
 
@@ -100,14 +101,15 @@ def nearest_of(
     words = np.frombuffer(b"".join(own for _, own in pairs), dtype=np.uint64)
     words = words.reshape(len(seqs), len(bits) // 8)
     sampled = seqs[:: max(1, len(seqs) // sample)].tolist() if len(seqs) else []
+    items = len(seqs)
     if allowed is not None:
         fits = np.isin(seqs, np.fromiter(allowed, dtype=np.int64, count=len(allowed)))
         seqs, words = seqs[fits], words[fits]
     if not len(seqs):
-        return [], sampled
+        return [], sampled, items
     distances = np.bitwise_count(words ^ np.frombuffer(bits, dtype=np.uint64)).sum(axis=1, dtype=np.int32)
     if len(seqs) > limit:
         best = np.argpartition(distances, limit - 1)[:limit]
         seqs, distances = seqs[best], distances[best]
     order = np.lexsort((-seqs, distances))
-    return seqs[order].tolist(), sampled
+    return seqs[order].tolist(), sampled, items

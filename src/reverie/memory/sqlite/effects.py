@@ -280,7 +280,7 @@ def revise(step: EffectStep, effect: Revise) -> None:
     if effect.memory_id in step.unwritten:
         return
     seq = step.check_version(effect.memory_id, effect.version)
-    step.known(seq)
+    speaker = step.known(seq).entry.texts.speaker
     step.rows("keep_version", seq=seq, change="revise")
     step.rows(
         "revise",
@@ -298,6 +298,8 @@ def revise(step: EffectStep, effect: Revise) -> None:
     entry = step.known(seq).entry
     if any(part is not None for part in (effect.text, effect.title, effect.sources, effect.valid_from)):
         step.index.put(entry, step.prepared, step.index.remove(seq))
+        if speaker not in {None, entry.texts.speaker}:
+            step.index.forget_name(entry.tenant, speaker)
     else:
         step.index.note(seq, entry.kind, entry.held_at, entry.importance)
 

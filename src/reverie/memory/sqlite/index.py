@@ -271,11 +271,16 @@ class Index:
     def forget_name(self, tenant: int, speaker: str) -> None:
         """Forget a speaker of whom nothing is left.
 
-        The words of a name are among those of its items, unless they are common words: such a name stays.
+        The words of a name are among those of its items, unless they are common words, such as Will: then all
+        items of the tenant are looked at.
         """
         words = [word for word in index_words(speaker) if word not in STOP_WORDS]
         shelves = (shelf_of(tenant, past=False), shelf_of(tenant, past=True))
-        if words and not self._execute(SQL["still_speaks"], (*shelves, words[0], speaker)).get:
+        if words:
+            speaks = self._execute(SQL["still_speaks"], (*shelves, words[0], speaker)).get
+        else:
+            speaks = self._execute(SQL["still_speaks_at_all"], (tenant, speaker)).get
+        if not speaks:
             self._execute(SQL["forget_name"], (tenant, speaker))
 
     def drop_vector(self, seq: int) -> None:

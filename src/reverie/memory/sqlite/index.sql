@@ -34,6 +34,12 @@ SELECT EXISTS (
   WHERE p.shelf IN (?1, ?2) AND p.word = ?3 AND c.speaker = ?4
 )
 
+-- name: still_speaks_at_all
+SELECT EXISTS (
+  SELECT 1 FROM memory_items AS i CROSS JOIN memory_cards AS c ON c.seq = i.seq
+  WHERE i.tenant = ? AND c.speaker = ?
+)
+
 -- name: forget_name
 DELETE FROM memory_names WHERE tenant = ? AND name = ?
 

@@ -50,10 +50,10 @@ class SqliteIndexReader:
         self._shelves = {shelf.shelf for shelf in found}
         return found
 
-    def session_number(self, tenants: Sequence[int], session_id: str) -> int | None:
-        """See `IndexReader.session_number`."""
-        rows = self._rows("session_number", tenants=to_json(tenants), session_id=session_id)
-        return rows[0][0] if rows else None
+    def session_numbers(self, tenants: Sequence[int], session_id: str) -> set[int]:
+        """See `IndexReader.session_numbers`."""
+        rows = self._rows("session_numbers", tenants=to_json(tenants), session_id=session_id)
+        return {session for (session,) in rows}
 
     def allowed(self, tenants: Sequence[int], filters: Filters) -> set[int]:
         """See `IndexReader.allowed`."""
@@ -91,7 +91,7 @@ class SqliteIndexReader:
         limit: int,
         sample: int,
         allowed: Collection[int] | None,
-    ) -> tuple[list[int], list[bytes]]:
+    ) -> tuple[list[int], list[bytes], int]:
         """See `IndexReader.nearest`."""
         try:
             blocks = [
@@ -99,11 +99,11 @@ class SqliteIndexReader:
                 for shelf in shelves
                 for block in self._connection.execute(SQL["blocks"], (shelf.shelf, self._embedder))
             ]
-            near, sampled = nearest_of(blocks, bits, limit, sample, allowed)
+            near, sampled, items = nearest_of(blocks, bits, limit, sample, allowed)
         except (apsw.SQLError, ValueError) as error:
             raise DamagedVectorsError(str(error)) from error
         rows = self._rows("vectors", seqs=to_json(sampled), embedder=self._embedder)
-        return near, [vector for (vector,) in rows]
+        return near, [vector for (vector,) in rows], items
 
     def has_lost_vectors(self, seqs: Sequence[int]) -> bool:
         """See `IndexReader.has_lost_vectors`."""

@@ -8,7 +8,7 @@ SELECT n.name FROM memory_tenants AS t CROSS JOIN memory_names AS n ON n.tenant 
 WHERE t.user_id = :user_id AND (:cubes IS NULL OR t.project_id IN (SELECT value FROM json_each(:cubes)))
 LIMIT :limit
 
--- name: session_number
+-- name: session_numbers
 SELECT session FROM memory_sessions
 WHERE tenant IN (SELECT value FROM json_each(:tenants)) AND server_session_id = :session_id
 
