@@ -125,9 +125,7 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _connect(
-    connection: http.client.HTTPConnection, addresses: Sequence[str], late: threading.Event
-) -> None:
+def _connect(connection: http.client.HTTPConnection, addresses: Sequence[str], late: threading.Event) -> None:
     """Connect to the first of the addresses that can be reached; a certificate must be that of the host."""
     for number, address in enumerate(addresses, start=1):
         try:
