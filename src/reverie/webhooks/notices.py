@@ -93,7 +93,7 @@ class Notices:
 
     async def tell_ended(self, ended: Sequence[EndedMessage]) -> None:
         """Submit the notices of messages that have failed without a settlement."""
-        webhooks = await self._webhooks.current()
+        webhooks = await self._known("task.failed")
         notices = [
             notice
             for one in ended
@@ -113,10 +113,8 @@ class Notices:
         told = (spent.user_id, spent.mem_cube_id, spent.day, spent.what)
         if told in self._budgets_told:
             return
-        try:
-            webhooks = await self._webhooks.current()
-        except ReverieError as error:
-            log.warning("webhook.dropped", webhook_event="budget.reached", error=str(error))
+        webhooks = await self._known("budget.reached")
+        if not webhooks:
             return
         data = {
             "user_id": spent.user_id,
@@ -139,7 +137,7 @@ class Notices:
         """
         if not isinstance(effect, Revise | Delete):
             return ()
-        webhooks = await self._webhooks.current()
+        webhooks = await self._known(KINDS[type(effect)])
         if not webhooks:
             return ()
         data = {"user_id": tenant[0], "mem_cube_id": tenant[1], "memory_ids": [effect.memory_id]}
@@ -221,10 +219,8 @@ class Notices:
         """The messages that tell webhooks of an event; `parts` tell the event from all others."""
         content = msgspec.json.encode(notice).decode()
         for webhook in webhooks:
-            if not webhook.wants(notice.type, notice.data["user_id"], notice.data.get("label")):
-                continue
-            if webhook.id in self._webhooks.full:
-                log.warning("webhook.dropped", webhook=webhook.id, webhook_event=notice.type, hint=FULL)
+            wanted = webhook.wants(notice.type, notice.data["user_id"], notice.data.get("label"))
+            if not wanted or webhook.id in self._webhooks.full:
                 continue
             yield Message(
                 user_id=SYSTEM_USER,
@@ -236,6 +232,14 @@ class Notices:
                 level=self._level_of(LABEL),
             )
 
+    async def _known(self, event: str) -> tuple[Webhook, ...]:
+        """The webhooks; none if they cannot be read, because the caller must not fail."""
+        try:
+            return await self._webhooks.current()
+        except ReverieError as error:
+            log.warning("webhook.dropped", webhook_event=event, error=str(error))
+            return ()
+
     async def _submit(self, notices: Iterator[Message] | Sequence[Message]) -> bool:
         """Submit notices that follow from no settlement; False if they could not be kept."""
         messages = list(notices)
@@ -246,9 +250,6 @@ class Notices:
                 log.warning("webhook.dropped", deliveries=len(messages), error=str(error))
                 return False
         return True
-
-
-FULL = "too many deliveries of this webhook wait (webhooks.max_waiting): its receiver does not answer"
 
 
 def _of_message(message: Message) -> dict[str, Any]:

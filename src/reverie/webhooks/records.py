@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from reverie.backends.records import Dropped, Record
+from reverie.base.logs import get_logger
 from reverie.base.posting import ENCODED_SECRET
 from reverie.errors import BackendUnavailableError, InvalidSelectionError, UnknownWebhookError
 from reverie.message import SYSTEM_USER
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from reverie.webhooks.settings import WebhookSettings
 
 __all__ = ["EVENTS", "LABEL", "TEST", "KeptWebhook", "NewWebhook", "Webhook", "Webhooks"]
+
+log = get_logger(__name__)
 
 LABEL = "webhook"
 """The label of deliveries. Their user is `_system`, and their cube is the id of the webhook."""
@@ -46,6 +49,7 @@ MOST_READ = 1000
 MOST_NAMED = 1000
 """The most users, and the most labels, that one webhook may name."""
 LONGEST_NAME = 200
+FULL = "its events are dropped until its receiver answers (webhooks.max_waiting)"
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,13 +182,14 @@ class Webhooks:
 
     async def _read(self) -> None:
         self._cached = tuple(await self.page(limit=MOST_READ))
-        self.full = frozenset()
-        if self._cached:
-            lanes = await self._views.lanes(SYSTEM_USER)
-            most = self._settings.max_waiting
-            self.full = frozenset(
-                one.lane.mem_cube_id for one in lanes if one.lane.label == LABEL and one.waiting >= most
-            )
+        lanes = await self._views.lanes(SYSTEM_USER) if self._cached else ()
+        most = self._settings.max_waiting
+        full = frozenset(
+            one.lane.mem_cube_id for one in lanes if one.lane.label == LABEL and one.waiting >= most
+        )
+        for webhook_id in full - self.full:
+            log.warning("webhook.full", webhook=webhook_id, waiting=most, hint=FULL)
+        self.full = full
 
     async def _record(self, webhook_id: str) -> Record:
         record = await self._records.get(KIND, webhook_id)
