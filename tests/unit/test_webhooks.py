@@ -15,7 +15,12 @@ from reverie import AsyncScheduler
 from reverie.backends.views import StatusQuery
 from reverie.base.clock import from_epoch_ms
 from reverie.effect import Delete, Remember, Supersede
-from reverie.errors import InvalidSelectionError, UnknownWebhookError, VersionConflictError
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidSelectionError,
+    UnknownWebhookError,
+    VersionConflictError,
+)
 from reverie.failures import InvalidWorkError
 from reverie.message import SYSTEM_USER
 from reverie.outcome import Done
@@ -373,6 +378,55 @@ async def test_nobody_else_can_make_a_delivery(scheduler: AsyncScheduler, server
     await run(scheduler)
     assert (await scheduler.status("ann"))[0].error == "messages of this label are made by Reverie alone"
     assert server.all == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status", "told"),
+    [
+        (["m"], ["n"], "completed", ["memory.added", "task.completed"]),
+        (["m"], InvalidWorkError("no"), "completed", ["memory.added", "task.completed"]),
+        (InvalidWorkError("no"), ["m"], "completed", ["memory.added", "task.completed"]),
+        (InvalidWorkError("no"), InvalidWorkError("never"), "failed", ["task.failed"]),
+    ],
+)
+async def test_only_what_took_hold_is_told_if_the_queue_did_not_hear_of_the_first_run(
+    tmp_path, clock: ManualClock, server: Receiver, first: Any, second: Any, status: str, told: list[str]
+) -> None:
+    """In two databases: the store knows how a run has ended, then the process dies."""
+
+    def new(answer: Any) -> AsyncScheduler:
+        scheduler = new_scheduler(
+            clock,
+            queue={"url": f"sqlite:///{tmp_path / 'queue.db'}"},
+            memory={"url": f"sqlite:///{tmp_path / 'memory.db'}"},
+        )
+
+        @scheduler.handler("work")
+        def work(_: object) -> Done:
+            if isinstance(answer, Exception):
+                raise answer
+            return Done(effects=[Remember(memory_id=name, text=name) for name in answer])
+
+        return scheduler
+
+    async def die(_: object) -> None:
+        raise BackendUnavailableError("the queue is away")
+
+    dying, living = new(first), new(second)
+    await dying.webhooks.create(server.url, ["memory.added", "task.completed", "task.failed"])
+    await dying.submit("work", user_id="ann", item_id="w")
+    dying.runtime.backend.queue.settle = die
+    with pytest.raises(BackendUnavailableError):
+        await run(dying)
+    await dying.stop()
+    await living.open()
+    clock.advance(31)
+    await run(living)
+    assert (await living.status("ann", "w"))[0].status == status
+    found = events(server)
+    assert [event["type"] for event in found] == told
+    assert [event["data"].get("memory_ids", ["m"]) for event in found] == [["m"]] * len(found)
+    await living.stop()
 
 
 async def test_without_webhooks_settling_reads_records_at_most_once_a_second(
