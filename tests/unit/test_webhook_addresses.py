@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import shutil
+import socket
+import ssl
+import subprocess
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.base.posting import post
+from reverie.base import posting
+from reverie.base.posting import Posted, post
 from reverie.errors import InvalidSelectionError
 from reverie.webhooks.addresses import (
     ForbiddenAddressError,
@@ -20,6 +26,10 @@ from reverie.webhooks.addresses import (
     read_target,
 )
 from support.receiving import receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SPECIAL_4 = [
     ipaddress.ip_network(network)
@@ -175,3 +185,50 @@ def test_the_connection_goes_to_the_address_that_was_checked() -> None:
         path, headers, body = server.next()
     assert (path, json.loads(body)) == ("/hook?a=b", {})
     assert headers["Host"] == f"nowhere.invalid:{server.server_address[1]}"
+
+
+OPENSSL = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=hooks.test "
+    "-addext subjectAltName=DNS:hooks.test"
+)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The certificate of `hooks.test`, which this process trusts; its key is in the same file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    path = tmp_path / "both.pem"
+    subprocess.run(
+        [*OPENSSL.split(), "-keyout", path, "-out", tmp_path / "cert.pem"],
+        check=True,
+        capture_output=True,
+    )
+    path.write_text(path.read_text() + (tmp_path / "cert.pem").read_text())
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    posting._tls.cache_clear()
+    yield path
+    posting._tls.cache_clear()
+
+
+def test_over_tls_the_certificate_must_be_that_of_the_name(certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with receiver() as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        port = server.server_address[1]
+
+        def send(host: str) -> Posted:
+            url = urlsplit(f"https://{host}:{port}/")
+            return post(url, b"{}", delivery_id="d", secret=None, timeout_s=10, addresses=["127.0.0.1"])
+
+        assert send("hooks.test") == (None, 200, None)
+        assert "CERTIFICATE_VERIFY_FAILED" in (send("other.test").problem or "")
+        assert len(server.all) == 1
+
+
+def test_a_handshake_that_never_ends_is_cut() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = urlsplit(f"https://hooks.test:{silent.getsockname()[1]}/")
+        posted = post(url, b"{}", delivery_id="d", secret=None, timeout_s=0.1, addresses=["127.0.0.1"])
+    assert posted == ("no answer within 0.1 s", None, None)

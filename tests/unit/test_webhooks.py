@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from reverie.backends.views import ItemStatus
     from reverie.testing import ManualClock
     from reverie.webhooks.records import NewWebhook
+    from support.places import Place
     from support.receiving import Receiver
 
 TEXT = "I moved to Lisbon in May"
@@ -509,3 +510,25 @@ async def test_over_http_the_secret_is_shown_once(
         ("webhook.delete", made["id"]),
         ("webhook.create", made["id"]),
     ]
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_in_the_shell(place: Place) -> None:
+    place.extra["REVERIE_WEBHOOKS__ALLOWED_HOSTS"] = '["127.0.0.1"]'
+    with receiver() as server:
+        made = place.command("webhooks", "create", server.url, "-e", "memory.added", "-u", "ann", "--json")
+        webhook = json.loads(made.stdout)
+        assert (webhook["users"], webhook["labels"]) == (["ann"], None)
+        tested = place.command("webhooks", "test", webhook["id"])
+        assert (tested.returncode, tested.stdout) == (0, "delivered: the receiver has answered 200\n")
+        assert [event["type"] for event in events(server)] == ["webhook.test"]
+    tested = place.command("webhooks", "test", webhook["id"], "--json")
+    assert tested.returncode == 1
+    assert json.loads(tested.stdout)["delivered"] is False
+    listed = place.command("webhooks", "list").stdout
+    assert webhook["id"] in listed
+    assert webhook["secret"] not in listed
+    assert place.command("webhooks", "delete", webhook["id"]).stdout == f"deleted {webhook['id']}\n"
+    again = place.command("webhooks", "delete", webhook["id"])
+    assert (again.returncode, again.stdout) == (1, "")
+    assert f"there is no webhook with the id '{webhook['id']}'" in again.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +32,7 @@ log = get_logger(__name__)
 LABEL = "webhook"
 """The label of deliveries. Their user is `_system`, and their cube is the id of the webhook."""
 KIND = "webhook"
+ID = re.compile(r"wh_[0-9a-f]{16}")
 EVENTS = (
     "memory.added",
     "memory.updated",
@@ -192,7 +194,7 @@ class Webhooks:
         self.full = full
 
     async def _record(self, webhook_id: str) -> Record:
-        record = await self._records.get(KIND, webhook_id)
+        record = await self._records.get(KIND, webhook_id) if ID.fullmatch(webhook_id) else None
         if record is None:
             raise UnknownWebhookError(webhook_id)
         return record
