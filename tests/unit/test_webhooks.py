@@ -66,6 +66,10 @@ def new_scheduler(clock: ManualClock, webhooks: dict[str, Any] | None = None, **
     return AsyncScheduler(settings=load_settings(webhooks=allowed, **settings), clock=clock)
 
 
+in_memory = pytest.mark.parametrize("scheduler", ["memory"], indirect=True)
+"""For what is the same wherever queue and memory are."""
+
+
 @pytest.fixture
 def server() -> Iterator[Receiver]:
     with receiver() as opened:
@@ -120,6 +124,7 @@ async def test_a_memory_that_was_added_is_told_by_its_id(scheduler: AsyncSchedul
     assert b"Lisbon" not in body
 
 
+@in_memory
 async def test_content_is_told_to_whom_it_is_meant_for(scheduler: AsyncScheduler, server: Receiver) -> None:
     await scheduler.webhooks.create(server.url, ["memory.added", "task.failed"], include_content=True)
 
@@ -135,6 +140,7 @@ async def test_content_is_told_to_whom_it_is_meant_for(scheduler: AsyncScheduler
     assert "the reason is long" in told["task.failed"]["error"]
 
 
+@in_memory
 async def test_events_are_chosen_by_kind_user_and_label(scheduler: AsyncScheduler) -> None:
     with receiver() as every, receiver() as of_ann, receiver() as of_work:
         await scheduler.webhooks.create(every.url, ["task.completed"])
@@ -272,6 +278,7 @@ async def test_a_change_that_was_not_made_is_not_told(
 # -- delivery ----------------------------------------------------------------------------------------
 
 
+@in_memory
 async def test_a_delivery_is_tried_again_under_the_same_id(
     scheduler: AsyncScheduler, clock: ManualClock
 ) -> None:
@@ -290,6 +297,7 @@ async def test_a_delivery_is_tried_again_under_the_same_id(
     assert (delivery.status, delivery.attempts) == ("completed", 4)
 
 
+@in_memory
 async def test_what_is_given_up_is_a_dead_letter_that_says_why(
     scheduler: AsyncScheduler, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -312,6 +320,7 @@ async def test_what_is_given_up_is_a_dead_letter_that_says_why(
     assert caplog.text.count("webhook.failed") == 10
 
 
+@in_memory
 async def test_a_receiver_that_is_gone_is_not_asked_again(scheduler: AsyncScheduler) -> None:
     with receiver(410) as server:
         await scheduler.webhooks.create(server.url, ["memory.added"])
@@ -320,6 +329,7 @@ async def test_a_receiver_that_is_gone_is_not_asked_again(scheduler: AsyncSchedu
         assert [one.status for one in await deliveries(scheduler)] == ["failed"]
 
 
+@in_memory
 async def test_a_webhook_that_fails_holds_up_no_other(scheduler: AsyncScheduler) -> None:
     with receiver(*[500] * 100) as broken, receiver() as well:
         await scheduler.webhooks.create(broken.url, ["memory.added"])
@@ -346,6 +356,7 @@ async def test_of_a_webhook_that_is_behind_events_are_dropped(
     await scheduler.stop()
 
 
+@in_memory
 async def test_deliveries_of_a_deleted_webhook_are_cancelled(
     scheduler: AsyncScheduler, clock: ManualClock
 ) -> None:
@@ -360,6 +371,7 @@ async def test_deliveries_of_a_deleted_webhook_are_cancelled(
         assert len(server.all) == 1
 
 
+@in_memory
 async def test_a_name_that_leads_inside_is_refused_at_the_delivery(scheduler: AsyncScheduler) -> None:
     made = await scheduler.webhooks.create("https://localhost/x", ["memory.added"])
     await scheduler.memory.add(TEXT, user_id="ann")
@@ -372,6 +384,7 @@ async def test_a_name_that_leads_inside_is_refused_at_the_delivery(scheduler: As
     assert "which is not public" in posted.problem
 
 
+@in_memory
 async def test_nobody_else_can_make_a_delivery(scheduler: AsyncScheduler, server: Receiver) -> None:
     made = await scheduler.webhooks.create(server.url, ["memory.added"])
     content = {"type": "memory.added", "at": 0, "data": {"user_id": "bob"}}
@@ -430,6 +443,7 @@ async def test_only_what_took_hold_is_told_if_the_queue_did_not_hear_of_the_firs
     await living.stop()
 
 
+@in_memory
 async def test_without_webhooks_settling_reads_records_at_most_once_a_second(
     scheduler: AsyncScheduler,
 ) -> None:
@@ -484,6 +498,7 @@ async def test_there_may_be_only_so_many(clock: ManualClock) -> None:
     await scheduler.stop()
 
 
+@in_memory
 async def test_over_http_the_secret_is_shown_once(
     scheduler: AsyncScheduler, client, server: Receiver
 ) -> None:
@@ -529,6 +544,3 @@ def test_in_the_shell(place: Place) -> None:
     assert webhook["id"] in listed
     assert webhook["secret"] not in listed
     assert place.command("webhooks", "delete", webhook["id"]).stdout == f"deleted {webhook['id']}\n"
-    again = place.command("webhooks", "delete", webhook["id"])
-    assert (again.returncode, again.stdout) == (1, "")
-    assert f"there is no webhook with the id '{webhook['id']}'" in again.stderr
