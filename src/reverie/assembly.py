@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from reverie.models.interface import Embedder, LanguageModel, Reranker
     from reverie.settings import Settings
     from reverie.triggers.settings import TaskSettings
+    from reverie.webhooks.settings import WebhookSettings
 
 __all__ = [
     "BACKENDS",
@@ -66,6 +67,7 @@ __all__ = [
     "new_services",
     "new_store",
     "trigger_options",
+    "webhook_options",
 ]
 
 
@@ -307,6 +309,20 @@ def trigger_options(task: TaskSettings) -> LabelSettings:
         backoff_s=task.retry.backoff_s,
         max_backoff_s=task.retry.max_backoff_s,
     )
+
+
+def webhook_options(webhooks: WebhookSettings, concurrency: int) -> LabelSettings:
+    """The handler options for deliveries to webhooks: the name is resolved, then the request is made."""
+    return LabelSettings(
+        concurrency=concurrency,
+        timeout_s=2 * webhooks.timeout_s + WEBHOOK_SLACK_S,
+        max_attempts=webhooks.attempts,
+        backoff_s=webhooks.backoff_s,
+    )
+
+
+WEBHOOK_SLACK_S = 30.0
+"""Seconds that a delivery may take besides its two waits."""
 
 
 # -- parts of the user's own -----------------------------------------------------------------------------

@@ -49,6 +49,7 @@ __all__ = [
     "UnknownMemoryError",
     "UnknownSchemeError",
     "UnknownTaskTypeError",
+    "UnknownWebhookError",
     "VersionConflictError",
     "WaitTimeoutError",
     "is_secret",
@@ -206,6 +207,17 @@ class UnknownKeyError(ReverieError):
         """Name the id."""
         self.key_id = key_id
         super().__init__(f"there is no API key with the id {shown(key_id)}: reverie keys list shows all")
+
+
+class UnknownWebhookError(ReverieError):
+    """There is no webhook with this id."""
+
+    def __init__(self, webhook_id: str) -> None:
+        """Name the id."""
+        self.webhook_id = webhook_id
+        super().__init__(
+            f"there is no webhook with the id {shown(webhook_id)}: reverie webhooks list shows all"
+        )
 
 
 class EvaluationError(ReverieError):

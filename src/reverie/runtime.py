@@ -20,6 +20,7 @@ from reverie.assembly import (
     new_services,
     new_store,
     trigger_options,
+    webhook_options,
 )
 from reverie.base.clock import SystemClock
 from reverie.base.logs import get_logger
@@ -52,6 +53,10 @@ from reverie.observe.webhook import Webhook
 from reverie.settings import environment_of
 from reverie.triggers.activity import ActivityNotes
 from reverie.triggers.service import Triggers
+from reverie.webhooks.delivery import AT_ONCE, Deliveries
+from reverie.webhooks.notices import Notices
+from reverie.webhooks.records import LABEL as WEBHOOK
+from reverie.webhooks.records import Webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -111,9 +116,19 @@ class Runtime:
         self.backend = new_backend(settings, self.clock, self.databases, self.store)
         self.audit = Audit(self.backend.records, self.clock)
         self.keys = ApiKeys(self.backend.records, self.audit, self.clock)
-        self.gateway = self._new_gateway()
         self.registry = new_registry(settings)
         level_of = self.registry.orchestrator.level
+        self.webhooks = Webhooks(
+            self.backend.records, self.backend.views, self.audit, self.clock, settings.webhooks
+        )
+        self.notices = Notices(self.webhooks, self.backend.queue, self.clock, level_of)
+        self.deliveries = Deliveries(
+            self.webhooks, self.store, self.backend.views, self.clock, settings.webhooks
+        )
+        self.registry.add(
+            WEBHOOK, self.deliveries.handler, options=webhook_options(settings.webhooks, AT_ONCE)
+        )
+        self.gateway = self._new_gateway()
         self.policy = SettlementPolicy(
             limits=self.limits,
             level_of=level_of,
@@ -169,6 +184,7 @@ class Runtime:
             triggers=lambda: self.triggers.health(settings.alerts.trigger_late_s),
             abandoned=self.abandoned_alert,
             spent=self.gateway.budgets_spent,
+            others=self.deliveries.alerts,
         )
         self.indexer = Indexer(self.store, self.clock, settings.memory)
         self.handler_options = handler_options(settings, self.models)
@@ -232,6 +248,7 @@ class Runtime:
             self.metrics.close()
             self.metrics = None
         await self.gateway.close()
+        self.deliveries.close()
         await self.backend.close()
         await self.store.close()
         await self.models.close()
@@ -283,6 +300,7 @@ class Runtime:
     def own_handlers(self) -> list[Handler]:
         """The handlers that are not built in."""
         built_in = {entry.label: entry.function for entry in CATALOGUE}
+        built_in[WEBHOOK] = self.deliveries.handler
         return [h for h in self.registry.handlers if built_in.get(h.label) is not h.function]
 
     def loops(self) -> list[LoopService]:
@@ -332,7 +350,9 @@ class Runtime:
         elif self.models.has_language_model:
             hint = "the budgets of llm.tokens_per_day and llm.money_per_day begin anew with each start"
             log.warning("llm.no_ledger", store=type(self.store).__name__, hint=hint)
-        return Gateway(self.models, ledger, self.backend.shared, self.settings.llm, self.clock)
+        shared, settings = self.backend.shared, self.settings.llm
+        told = self.notices.tell_budget
+        return Gateway(self.models, ledger, shared, settings, self.clock, on_spent=told)
 
     def _new_worker(self) -> Worker:
         return Worker(
@@ -352,6 +372,7 @@ class Runtime:
             finishes=self.finishes,
             options=self.handler_options,
             extraction_of=self.settings.extraction.of_cube,
+            notices=self.notices,
         )
 
     async def _submit_notes(self, messages: Sequence[Message]) -> None:

@@ -28,6 +28,7 @@ from reverie.models.settings import LlmSettings
 from reverie.observe.settings import AlertSettings, EventSettings
 from reverie.storage.location import plain_url, sqlite_path
 from reverie.triggers.settings import TriggerSettings
+from reverie.webhooks.settings import WebhookSettings
 
 if TYPE_CHECKING:
     from reverie.configuration.sources import Source
@@ -132,6 +133,7 @@ class Settings(Section):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     events: EventSettings = Field(default_factory=EventSettings)
     alerts: AlertSettings = Field(default_factory=AlertSettings)
+    webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
     scheduler: TriggerSettings = Field(default_factory=TriggerSettings)
     services: list[str] = Field(
         [],

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.conftest import Bench, done, ids, message, settle
-from reverie.backends.control import RequeueItems
+from reverie.backends.control import CancelItems, RequeueItems, Selection
 from reverie.backends.moves import Move, Presence, Settlement, Status
 from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidMessageError
@@ -145,6 +145,26 @@ async def test_a_follow_up_with_an_unknown_parent_is_rejected(bench: Bench) -> N
     (claim,) = await bench.claim()
     assert await settle(bench, done(claim, follow_ups=(message("a", depends_on=("x",)),))) == ["rejected"]
     assert await statuses(bench, "1") == ["in_progress"]
+
+
+async def test_a_message_that_is_buried_has_follow_ups(bench: Bench) -> None:
+    await bench.submit(message("1"))
+    (claim,) = await bench.claim()
+    buried = Settlement(claim=claim, move=Move.BURY, error="no", follow_ups=(message("a"),))
+    assert await settle(bench, buried) == ["applied"]
+    assert await statuses(bench, "1", "a") == ["failed", "waiting"]
+    assert await settle(bench, buried) == ["stale"]
+    assert await bench.run_all() == ["a"]
+
+
+async def test_a_message_that_is_cancelled_while_it_is_buried_has_none(bench: Bench) -> None:
+    await bench.submit(message("1"))
+    (claim,) = await bench.claim()
+    await bench.queue.control(CancelItems(Selection(user_id="ann", item_ids=("1",))))
+    buried = Settlement(claim=claim, move=Move.BURY, error="no", follow_ups=(message("a"),))
+    assert await settle(bench, buried) == ["applied"]
+    assert await statuses(bench, "1") == ["cancelled"]
+    assert await bench.status(message("a")) is None
 
 
 # -- unique_key --------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ class Moves(RuleBasedStateMachine):
                 delay_ms=delay_ms,
                 error="because" if move in {Move.RETRY, Move.BURY} or delay_ms or conflict else None,
                 conflict=conflict,
-                follow_ups=(child,) if follow and move is Move.COMPLETE else (),
+                follow_ups=(child,) if follow and move in {Move.COMPLETE, Move.BURY} else (),
             )
 
         expected = self.run(self.model.queue.settle([settlement(model) for model, _ in chosen]))

@@ -6,11 +6,8 @@ import base64
 import hashlib
 import hmac
 import json
-import queue
 import socket
 import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,9 +27,10 @@ from reverie.observe.watcher import AlertWatcher
 from reverie.observe.webhook import Webhook
 from reverie.settings import load_settings
 from support.living import wait_until
+from support.receiving import receiver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from reverie.observe.events import Event
     from reverie.testing import ManualClock
@@ -332,49 +330,6 @@ async def test_a_queue_that_is_away(
 # -- the webhook -------------------------------------------------------------------------------------
 
 SOMETHING = [Alert(rule="pending", level="warning", message="101 messages wait", remedy="`reverie queue`")]
-
-
-class Receiver(ThreadingHTTPServer):
-    """Answers what it is told to, then 200; keeps what it got."""
-
-    daemon_threads = True
-
-    def __init__(self, *answers: int) -> None:
-        self.answers = list(answers)
-        self.got: queue.Queue[tuple[str, dict[str, str], bytes]] = queue.Queue()
-        super().__init__(("127.0.0.1", 0), Desk)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/alerts?team=a%20b"
-
-    def next(self) -> tuple[str, dict[str, str], bytes]:
-        return self.got.get(timeout=30)
-
-
-class Desk(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.got.put((self.path, dict(self.headers.items()), body))
-        self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@contextmanager
-def receiver(*answers: int) -> Iterator[Receiver]:
-    with Receiver(*answers) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def webhook(url: str, **fields: Any) -> Webhook:

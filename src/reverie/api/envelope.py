@@ -31,6 +31,7 @@ from reverie.errors import (
     UnknownKeyError,
     UnknownMemoryError,
     UnknownTaskTypeError,
+    UnknownWebhookError,
     VersionConflictError,
     WaitTimeoutError,
 )
@@ -54,6 +55,7 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     UnknownKeyError: 404,
     UnknownMemoryError: 404,
     UnknownTaskTypeError: 404,
+    UnknownWebhookError: 404,
     ItemTakenError: 409,
     TaskTypeDisabledError: 409,
     VersionConflictError: 409,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.api import language, memories, operation, product, push, scheduler, triggers
+from reverie.api import language, memories, operation, product, push, scheduler, triggers, webhooks
 
 if TYPE_CHECKING:
     from reverie.api.routing import Route
@@ -18,5 +18,6 @@ ROUTES: tuple[Route, ...] = (
     *push.ROUTES,
     *scheduler.ROUTES,
     *triggers.ROUTES,
+    *webhooks.ROUTES,
     *operation.ROUTES,
 )

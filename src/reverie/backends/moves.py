@@ -244,6 +244,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prepared: Any = None
     """What the store has prepared for the effects; see `EffectStore.prepare`."""
     follow_ups: tuple[Message, ...] = ()
+    """Submitted in the same step, if the message ends as completed or failed."""
     conflict: bool = False
     """Only with RELEASE, without an attempt and a delay: the effects met another version of an item. The
     conflict is counted in `Message.conflicts`, and memos of steps that read memory are dropped."""

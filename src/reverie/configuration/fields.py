@@ -30,7 +30,7 @@ KINDS: dict[object, str] = {
 UNITS = {"_s": "seconds", "_ms": "milliseconds", "_bytes": "bytes"}
 COUNTED = re.compile(
     r"(?:[\w ]+: )?(?:least )?(messages submitted per second|messages|handler calls|calls|worker processes"
-    r"|processes|threads|slots|runs|words|tokens|claims|items|samples|labels|tries|files"
+    r"|processes|threads|slots|runs|words|tokens|claims|items|samples|labels|tries|files|webhooks|deliveries"
     r"|levels|money|seconds|milliseconds|bytes)\b"
 )
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from reverie.backends.moves import Claim
     from reverie.memory.interface import Applied, EffectStore
     from reverie.message import Lane
+    from reverie.webhooks.notices import Notices
 
 __all__ = ["Settler"]
 
@@ -53,11 +54,14 @@ class Settler(LoopService):
         on_settled: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
         on_conflict: Callable[[Claim, str | None], Settlement],
         lease_end: Callable[[Claim], int] = lambda claim: claim.lease_until,
+        *,
+        notices: Notices | None = None,
     ) -> None:
         """Settle on `backend`; `on_settled` is called with the applied settlements and the stale ones.
 
         `on_conflict` answers the settlement of a message whose effects met another version of an item.
-        `lease_end` knows when the lease of a claim ends after its renewals.
+        `lease_end` knows when the lease of a claim ends after its renewals. `notices` adds the messages that
+        tell webhooks of what is settled.
         """
         super().__init__()
         self._queue = backend.queue
@@ -65,6 +69,7 @@ class Settler(LoopService):
         self._on_settled = on_settled
         self._on_conflict = on_conflict
         self._lease_end = lease_end
+        self._notices = notices
         self._pending: deque[Settlement] = deque()
         self._singly = 0
         """How many of the first in `_pending` are settled one by one: they could not be sent together."""
@@ -125,9 +130,13 @@ class Settler(LoopService):
 
     async def _settle(self, group: list[Settlement]) -> None:
         rejected: list[tuple[Settlement, str]] = []
+        if self._notices is not None:  # before the store applies them: its inbox keeps the follow-ups
+            group = await self._notices.with_notices(group, Move.COMPLETE)
         if self._store is not None:
             group = await self._apply(self._store, group, rejected)
             failpoint("between_effects_and_settle")
+        if self._notices is not None:  # after it: the store may know that a message was closed
+            group = await self._notices.with_notices(group, Move.BURY)
         answers = await self._queue.settle(group)
         failpoint("after_settle")
         applied, stale, conflicts = [], [], []

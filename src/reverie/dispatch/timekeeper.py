@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reverie.backends.interface import Backend
     from reverie.memory.interface import EffectStore
     from reverie.message import Message
+    from reverie.webhooks.notices import Notices
 
 __all__ = ["Timekeeper"]
 
@@ -26,13 +27,18 @@ class Timekeeper(LoopService):
     name = "timekeeper"
 
     def __init__(
-        self, backend: Backend, store: EffectStore, on_ended: Callable[[Sequence[Message]], None]
+        self,
+        backend: Backend,
+        store: EffectStore,
+        on_ended: Callable[[Sequence[Message]], None],
+        notices: Notices | None = None,
     ) -> None:
-        """`on_ended` is called with messages that failed: past their deadline, or lost too often."""
+        """`on_ended` and `notices` are told of messages that failed: past a deadline, or lost too often."""
         super().__init__()
         self._queue = backend.queue
         self._store = None if backend.capabilities.applies_effects else store
         self._on_ended = on_ended
+        self._notices = notices
 
     async def advance(self) -> bool:
         """Move the messages that are due now; the answer is whether there are more."""
@@ -48,6 +54,8 @@ class Timekeeper(LoopService):
             )
         if done.ended:
             self._on_ended([ended.message for ended in done.ended])
+            if self._notices is not None:
+                await self._notices.tell_ended(done.ended)
         return done.more
 
     async def _turn(self) -> None:

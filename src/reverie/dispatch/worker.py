@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from reverie.models.gateway import Gateway
     from reverie.models.interface import Models
     from reverie.observe.recorder import Recorder
+    from reverie.webhooks.notices import Notices
 
 __all__ = ["Worker"]
 
@@ -86,13 +87,14 @@ class Worker:
         finishes: Finishes | None = None,
         options: HandlerOptions | None = None,
         extraction_of: Callable[[str], Extraction] = lambda _: Extraction(),
+        notices: Notices | None = None,
     ) -> None:
         """Nothing runs until `start`. `finishes` is told of every message that was settled or has ended.
 
         `new_place` makes the executor of a place outside of this process. `middleware` runs around every run,
         outside of the worker's own. `options` and `extraction_of` are what handlers may know of the settings.
         Effects are prepared for at most `prepare_s` seconds. The pruner makes
-        a pass every `prune_s` seconds.
+        a pass every `prune_s` seconds. `notices` tells webhooks of events.
         """
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self._queue = backend.queue
@@ -138,7 +140,7 @@ class Worker:
         self._breaker = Breaker(backend.shared, self._pauses, rules_of(settings))
         self.use(middleware)
         self._producer = Producer(backend.queue, self.request, self.take, self._pauses)
-        self._timekeeper = Timekeeper(backend, store, self._ended)
+        self._timekeeper = Timekeeper(backend, store, self._ended, notices)
         self._pruner = Pruner(backend, store, clock, prune_s)
         self._renewer = Renewer(
             backend.queue,
@@ -148,7 +150,9 @@ class Worker:
             lease_s=settings.lease_s,
             every_s=settings.renew_s,
         )
-        self._settler = Settler(backend, store, self._settled, self._conflicted, self._renewer.lease_end)
+        self._settler = Settler(
+            backend, store, self._settled, self._conflicted, self._renewer.lease_end, notices=notices
+        )
         self._canceller = Canceller(backend.queue, self._renewer)
 
     @property

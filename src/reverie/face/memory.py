@@ -302,9 +302,12 @@ class AsyncMemory:
             if item.status == "resolving" and not isinstance(effect, Delete):
                 raise InvalidSelectionError(f"the memory {memory_id!r} is not written yet: try again soon")
             check_effect(effect, runtime.limits)
+            tenant = (user_id, item.mem_cube_id)
+            notices = await runtime.notices.intend(tenant, effect)
             try:
-                await runtime.store.change((user_id, item.mem_cube_id), [effect])
+                await runtime.store.change(tenant, [effect])
             except VersionConflictError:
+                await runtime.notices.withdraw(notices)
                 if once or attempt == TRIES - 1:
                     raise
             else:

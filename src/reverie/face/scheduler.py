@@ -20,6 +20,7 @@ from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
 from reverie.face.triggers import AsyncTimedTasks, TimedTasks
+from reverie.face.webhooks import AsyncWebhooks, Webhooks
 from reverie.message import Key, Message, check_ids, content_text, new_item_id
 from reverie.observe.status import ALL_ITEMS
 from reverie.runtime import Runtime
@@ -106,6 +107,7 @@ class AsyncScheduler(Registration):
         self.triggers = AsyncTimedTasks(runtime)
         self.keys = AsyncKeys(runtime)
         self.audit = AsyncAudit(runtime)
+        self.webhooks = AsyncWebhooks(runtime)
 
     def initialize_modules(
         self,
@@ -326,6 +328,7 @@ class Scheduler(Registration):
         self.triggers = TimedTasks(self._inner.triggers, self._bridge)
         self.keys = Keys(self._inner.keys, self._bridge)
         self.audit = AuditLog(self._inner.audit, self._bridge)
+        self.webhooks = Webhooks(self._inner.webhooks, self._bridge)
 
     def initialize_modules(self, **modules: Any) -> None:
         """See `AsyncScheduler.initialize_modules`."""

@@ -146,6 +146,7 @@ def handlers_page() -> str:
         told = entry.described
         cells = (f"`{entry.label}`", level, told.input, told.effect, told.without_model, told.idempotency)
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "The label `webhook` delivers [events](webhooks.md). Only Reverie makes its messages."]
     lines += ["", "An example of the content of each:", ""]
     lines += ["| label | content |", "|---|---|"]
     lines += [f"| `{entry.label}` | `{entry.described.example}` |" for entry in CATALOGUE]

@@ -13,7 +13,7 @@ from reverie.base.clock import from_epoch_ms
 from reverie.failures import BudgetError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from reverie.base.clock import Clock
     from reverie.models.settings import LlmSettings
@@ -75,8 +75,16 @@ class _Account:
 class Budgets:
     """Checks and counts what tenants spend. Calls under way count with what they may cost at most."""
 
-    def __init__(self, ledger: Ledger, settings: LlmSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        settings: LlmSettings,
+        clock: Clock,
+        on_spent: Callable[[SpentBudget], Awaitable[None]] | None = None,
+    ) -> None:
+        """`on_spent` is called with each budget that refuses a call; it must not fail."""
         self._ledger = ledger
+        self._on_spent = on_spent
         self._clock = clock
         money = settings.money_per_day
         self._limits = (settings.tokens_per_day, None if money is None else round(money * 1_000_000))
@@ -127,7 +135,10 @@ class Budgets:
             account = await self._account(tenant)
             for what, limit, spent in zip(("tokens", "money"), self._limits, account.spent, strict=True):
                 if limit is not None and spent >= limit:
-                    raise self._exhausted(tenant, account.day, what, spent, limit)
+                    error = self._exhausted(tenant, account.day, what, spent, limit)
+                    if self._on_spent is not None:
+                        await self._on_spent(self._spent[tenant])
+                    raise error
             together = [sum(pair) for pair in zip(account.spent, account.reserved, strict=True)]
             full = any(
                 limit is not None and amount >= limit

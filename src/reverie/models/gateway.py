@@ -20,7 +20,7 @@ from reverie.models.tokens import tokens_in
 from reverie.models.usage import Spent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reverie.backends.interface import SharedState
     from reverie.base.clock import Clock
@@ -64,11 +64,14 @@ class Gateway:
         shared: SharedState,
         settings: LlmSettings,
         clock: Clock,
+        *,
+        on_spent: Callable[[SpentBudget], Awaitable[None]] | None = None,
     ) -> None:
+        """`on_spent` is called with each budget that refuses a call; it must not fail."""
         self._models = models
         self._settings = settings
         self.ledger = ledger
-        self._budgets = Budgets(ledger, settings, clock)
+        self._budgets = Budgets(ledger, settings, clock, on_spent)
         self._permits = PermitPool(shared, settings, clock)
 
     @property

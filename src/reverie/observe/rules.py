@@ -19,6 +19,7 @@ __all__ = [
     "BUDGET_SPENT",
     "OF_ONE_PROCESS",
     "SERVICE_FAILING",
+    "WEBHOOK_FAILING",
     "Alert",
     "budgets_spent",
     "check",
@@ -29,7 +30,10 @@ __all__ = [
 SERVICE_FAILING = "service_failing"
 TOO_MANY_ABANDONED = "too_many_abandoned"
 BUDGET_SPENT = "budget_spent"
-OF_ONE_PROCESS = frozenset({SERVICE_FAILING, TOO_MANY_ABANDONED, TRIGGER_DIFFERS, BUDGET_SPENT})
+WEBHOOK_FAILING = "webhook_failing"
+OF_ONE_PROCESS = frozenset(
+    {SERVICE_FAILING, TOO_MANY_ABANDONED, TRIGGER_DIFFERS, BUDGET_SPENT, WEBHOOK_FAILING}
+)
 """Rules about the process itself: no other process can see whether they hold."""
 MOST_TENANTS_NAMED = 3
 """The most tenants with a spent budget that have an alert of their own."""
@@ -45,12 +49,14 @@ def check(
     triggers: TriggerHealth | None = None,
     abandoned: Alert | None = None,
     spent: Sequence[SpentBudget] = (),
+    others: Sequence[Alert] = (),
 ) -> list[Alert]:
     """Return the alerts that hold, worst first.
 
     `breakers` maps each refused label (with its credential) to the seconds until it is tried again;
     `services` maps each failing service of this process to its failures in a row; `abandoned` is the alert of
-    `too_many_abandoned`; `spent` are budgets of the language model that this process has found spent today.
+    `too_many_abandoned`; `spent` are budgets of the language model that this process has found spent today;
+    `others` are alerts that hold, too.
     """
     alerts = [*_queue(health, settings), *_labels(health)]
     for name, seconds in (breakers or {}).items():
@@ -66,7 +72,7 @@ def check(
         )
     alerts += failing_services(services or {})
     alerts += [abandoned] if abandoned is not None else []
-    alerts += budgets_spent(spent)
+    alerts += [*budgets_spent(spent), *others]
     alerts += check_triggers(triggers, settings) if triggers is not None else []
     return sorted(alerts, key=lambda alert: (alert.level != "error", alert.rule, alert.subject))
 

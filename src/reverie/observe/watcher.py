@@ -48,13 +48,15 @@ class AlertWatcher(LoopService):
         triggers: Callable[[], Awaitable[TriggerHealth | None]] | None = None,
         abandoned: Callable[[], Alert | None] = lambda: None,
         spent: Callable[[], Sequence[SpentBudget]] = tuple,
+        others: Callable[[], Sequence[Alert]] = tuple,
     ) -> None:
         """`services` returns the services of this process, which are watched as well.
 
         `worker` returns the name of its worker, `triggers` the health of the timed tasks, `abandoned` the
         alert about threads that hang in this process, if there are too many, `spent` the budgets of the
-        language model that this process has found spent today. If several processes watch one
-        queue, only the one with the first live worker tells of alerts; without a live worker, all do.
+        language model that this process has found spent today, `others` further alerts. If several
+        processes watch one queue, only the one with the first live worker tells of alerts; without a live
+        worker, all do.
         """
         super().__init__()
         self._backend = backend
@@ -66,6 +68,7 @@ class AlertWatcher(LoopService):
         self._triggers = triggers
         self._abandoned = abandoned
         self._spent = spent
+        self._others = others
         self._worker = worker
         self._pace = Pace()
         self.current: dict[str, Alert] = {}
@@ -91,6 +94,7 @@ class AlertWatcher(LoopService):
             triggers=triggers,
             abandoned=self._abandoned(),
             spent=self._spent(),
+            others=self._others(),
         )
         return health, alerts
 

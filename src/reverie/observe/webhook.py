@@ -1,23 +1,11 @@
-"""The webhook: sends alerts to an address of the user, signed and retried, without delaying other work.
-
-The headers follow the convention of Standard Webhooks: `webhook-id` is the same for all tries of a delivery,
-`webhook-signature` is `v1,` and the Base64 of HMAC-SHA256 over `id.timestamp.body`.
-"""
+"""The webhook: sends alerts to an address of the user, signed and retried, without delaying other work."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import http.client
 import random
 import secrets
-import socket
-import ssl
 import threading
-import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -25,8 +13,8 @@ import msgspec
 
 from reverie.base.escapes import escape_json
 from reverie.base.logs import get_logger
+from reverie.base.posting import post
 from reverie.errors import InvalidSettingError, redacted
-from reverie.version import __version__
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -34,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.observe.rules import Alert
     from reverie.observe.settings import AlertSettings
 
-__all__ = ["Webhook", "signature"]
+__all__ = ["Webhook"]
 
 log = get_logger(__name__)
 
@@ -43,12 +31,6 @@ MOST_WAITING = 100
 MAX_PAUSE_S = 60.0
 """The longest pause between two tries."""
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-
-
-def signature(secret: str, delivery_id: str, timestamp: int, body: bytes) -> str:
-    """The signature of a delivery, which a receiver compares with the header `webhook-signature`."""
-    signed = f"{delivery_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(secret.encode(), signed, hashlib.sha256).digest()).decode()
 
 
 class Webhook:
@@ -112,44 +94,10 @@ class Webhook:
 
     def _try(self, delivery_id: str, body: bytes) -> str | None:
         """Try a delivery once; return None if the receiver accepted it, else what went wrong."""
-        timestamp = int(time.time())
-        headers = {
-            "content-type": "application/json",
-            "user-agent": f"reverie/{__version__}",
-            "webhook-id": delivery_id,
-            "webhook-timestamp": str(timestamp),
-        }
-        if self._secret is not None:
-            headers["webhook-signature"] = signature(self._secret, delivery_id, timestamp, body)
-        connection = self._connection()
-        problem: str | None = None
-        late = threading.Event()
-        timer = threading.Timer(self._timeout_s, _cut, [connection, late])
-        timer.daemon = True
-        timer.start()
-        try:
-            path = self._url.path or "/"
-            connection.request(
-                "POST", f"{path}?{self._url.query}" if self._url.query else path, body, headers
-            )
-            status = connection.getresponse().status
-        except TimeoutError:
-            late.set()
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            problem = repr(error)
-        else:
-            problem = None if 200 <= status < 300 else f"answered {status}"
-        finally:
-            timer.cancel()
-            connection.close()
-        return f"no answer within {self._timeout_s:g} s" if late.is_set() else problem
-
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._url.hostname or "", self._url.port
-        if self._url.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout_s, context=context)
-        return http.client.HTTPConnection(host, port, timeout=self._timeout_s)
+        posted = post(
+            self._url, body, delivery_id=delivery_id, secret=self._secret, timeout_s=self._timeout_s
+        )
+        return posted.problem
 
 
 def _checked(address: str) -> SplitResult:
@@ -164,10 +112,3 @@ def _checked(address: str) -> SplitResult:
         reason = "must be https://…, or http:// on this machine"
         raise InvalidSettingError("alerts.webhook_url", redacted(address), reason)
     return url
-
-
-def _cut(connection: http.client.HTTPConnection, late: threading.Event) -> None:
-    """End a try that takes too long, even if the receiver sends a byte now and then."""
-    late.set()
-    with suppress(OSError, AttributeError):  # not connected yet, or no longer
-        connection.sock.shutdown(socket.SHUT_RDWR)

@@ -444,7 +444,7 @@ class MemoryQueue:
                 state.wakeup.expect(item.due)
             else:
                 back.append(item)
-        if move is Move.COMPLETE:
+        if item.status in {Status.COMPLETED, Status.FAILED}:
             self._insert(settlement.follow_ups)
 
     def _fail_overdue(self, limit: int) -> list[Item]:

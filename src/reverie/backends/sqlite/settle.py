@@ -180,12 +180,12 @@ def _end_claim(step: Step, settlement: Settlement) -> Status | None:
         if step.apply_effects is not None and settlement.effects:
             effects = (claim.message, settlement.effects, settlement.prepared)
             step.apply_effects(step.connection, [effects], step.now)
-        if settlement.follow_ups:
-            insert(step, settlement.follow_ups)
     elif settlement.delay_ms and status is Status.WAITING:
         due = step.now + settlement.delay_ms
         if step.rows(SQL["postpone"], {"row": row, "due": due}):
             step.expect(due)
+    if settlement.follow_ups and status in {Status.COMPLETED, Status.FAILED}:
+        insert(step, settlement.follow_ups)
     return status
 
 

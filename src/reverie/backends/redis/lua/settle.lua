@@ -85,7 +85,7 @@ local function settle(step, row)
   else
     end_claim(step, item, row)
   end
-  if move == 'complete' and #follow_ups > 0 then
+  if #follow_ups > 0 and (item.status == 'completed' or item.status == 'failed') then
     fetch_rows(step, follow_ups)
     insert_all(step, follow_ups)
   end

@@ -1,0 +1,1 @@
+"""Outgoing webhooks: programs outside learn of events by signed HTTP requests."""
