@@ -206,6 +206,7 @@ class Runtime:
         if not self.opened:
             await self.store.open()
             await self.backend.open()
+            await self.keys.ever_made()  # known from now on, also while the backend is away
             self.activity.open()
             self.opened = True
 

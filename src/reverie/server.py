@@ -85,7 +85,7 @@ def create_app(
     app.add_middleware(
         Door,
         admission=Admission(
-            scheduler.runtime.keys,
+            scheduler.runtime,
             caller=caller,
             open_paths={*OPEN_PATHS, *(route.path for route in routes if route.reach == "open")},
             requests_per_s=server.requests_per_s,

@@ -63,7 +63,7 @@ def test_errors_are_one_line_and_exit_code_one(place: Place) -> None:
         ("worker", "--app", "broken:app"): "broken.py:1: ZeroDivisionError: division by zero",
         ("worker", "--app", "broken:app", "--url", "memory://"): "leave one out",
         ("worker", "--app", "json:loads"): "not a Scheduler",
-        ("serve", "--host", "0.0.0.0"): "must be a loopback address",
+        ("serve", "--host", "0.0.0.0"): "make a key first, with reverie keys create",
         ("serve", "--host", "no such host"): "is no address",
         ("serve", "--host", "a" * 300): "is no address: it has a part",
         ("serve", "--port", "99999"): "server.port = 99999: must be a whole number, 0 to 65535",

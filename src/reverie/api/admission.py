@@ -12,8 +12,8 @@ from reverie.principal import NOBODY
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from reverie.access.keys import ApiKeys
     from reverie.principal import Principal
+    from reverie.runtime import Runtime
 
 __all__ = ["Admission", "Admitted", "credential_of"]
 
@@ -39,10 +39,11 @@ class Admission:
     """
 
     def __init__(
-        self, keys: ApiKeys, *, caller: Principal, open_paths: Container[str], requests_per_s: float | None
+        self, runtime: Runtime, *, caller: Principal, open_paths: Container[str], requests_per_s: float | None
     ) -> None:
         """`requests_per_s` is the limit of keys that have none of their own; None: no limit."""
-        self._keys = keys
+        self._runtime = runtime
+        self._keys = runtime.keys
         self._caller = caller
         self._open_paths = open_paths
         self._requests_per_s = requests_per_s
@@ -50,6 +51,8 @@ class Admission:
 
     async def admit(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> Admitted:
         """The caller of a request, or an error that says why it is refused."""
+        if not self._runtime.opened:
+            await self._runtime.open()
         if not await self._keys.ever_made():
             if forwarded := next((name for name, _ in headers if name.startswith(FORWARDED)), None):
                 raise ForwardedRequestError(forwarded.decode("latin-1"))
