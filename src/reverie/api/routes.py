@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.api import language, memories, operation, product, push, scheduler, triggers
+from reverie.api import (
+    admin,
+    control,
+    events,
+    language,
+    memories,
+    memory_pages,
+    operation,
+    product,
+    push,
+    scheduler,
+    triggers,
+)
 
 if TYPE_CHECKING:
     from reverie.api.routing import Route
@@ -14,9 +26,13 @@ __all__ = ["ROUTES"]
 ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
     *memories.ROUTES,
+    *memory_pages.ROUTES,
     *language.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
+    *control.ROUTES,
+    *events.ROUTES,
     *triggers.ROUTES,
     *operation.ROUTES,
+    *admin.ROUTES,
 )
