@@ -68,8 +68,11 @@ async def dead_letters(
     limit: PageLimit = 100,
 ) -> JSONResponse:
     """List messages that have failed for good, oldest first."""
-    page = await scheduler.control.dead_letters(user_id=user_id, label=label, limit=limit, after=cursor)
-    return answer(DeadLetters(items=msgspec.to_builtins(page.rows), next=page.next))
+    cursors = scheduler.runtime.cursors
+    page = await scheduler.control.dead_letters(
+        user_id=user_id, label=label, limit=limit, after=await cursors.open(cursor)
+    )
+    return answer(DeadLetters(items=msgspec.to_builtins(page.rows), next=await cursors.seal(page.next)))
 
 
 async def dead_letter(scheduler: AsyncScheduler, item_id: str, user_id: str) -> JSONResponse:

@@ -71,6 +71,7 @@ async def list_memories(
     limit: PageLimit = 100,
 ) -> JSONResponse:
     """List memories of a user in the order in which they were learned."""
+    cursors = scheduler.runtime.cursors
     page = await scheduler.memory.page(
         user_id=user_id,
         mem_cube_id=mem_cube_id,
@@ -79,10 +80,11 @@ async def list_memories(
         session_id=session_id,
         with_superseded=with_superseded,
         newest_first=newest_first,
-        after=cursor,
+        after=await cursors.open(cursor),
         limit=limit,
     )
-    return answer(ListedMemories(memories=[memory_of(item) for item in page.items], next=page.next))
+    memories = [memory_of(item) for item in page.items]
+    return answer(ListedMemories(memories=memories, next=await cursors.seal(page.next)))
 
 
 async def update_memory(scheduler: AsyncScheduler, memory_id: str, request: UpdateRequest) -> JSONResponse:
