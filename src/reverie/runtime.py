@@ -7,13 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import msgspec
+
 from reverie.access.audit import Audit
+from reverie.access.cursors import Cursors
 from reverie.access.keys import ApiKeys
+from reverie.access.paging import seen_page
+from reverie.access.reads import MemoryReads
 from reverie.assembly import (
     Databases,
     Modules,
     handler_options,
     new_backend,
+    new_governance,
     new_models,
     new_place,
     new_registry,
@@ -22,6 +28,7 @@ from reverie.assembly import (
     trigger_options,
     webhook_options,
 )
+from reverie.backends.views import Page
 from reverie.base.clock import SystemClock
 from reverie.base.logs import get_logger
 from reverie.base.service import LoopService
@@ -50,6 +57,7 @@ from reverie.observe.rules import too_many_abandoned
 from reverie.observe.sampler import DepthSampler
 from reverie.observe.watcher import AlertWatcher
 from reverie.observe.webhook import Webhook
+from reverie.principal import LOCAL_ADMIN, Role, current_principal
 from reverie.settings import environment_of
 from reverie.triggers.activity import ActivityNotes
 from reverie.triggers.service import Triggers
@@ -61,6 +69,7 @@ from reverie.webhooks.records import Webhooks
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from reverie.backends.views import ItemStatus, StatusQuery
     from reverie.base.clock import Clock
     from reverie.base.service import Service
     from reverie.dispatch.middleware import Middleware
@@ -113,9 +122,12 @@ class Runtime:
         self.databases = Databases(settings)
         self.models = new_models(settings, modules)
         self.store = modules.store or new_store(settings, self.clock, self.databases, self.models)
+        self.reads = MemoryReads(self.store, new_governance(settings))
+        """The store as the present caller may read it."""
         self.backend = new_backend(settings, self.clock, self.databases, self.store)
         self.audit = Audit(self.backend.records, self.clock)
         self.keys = ApiKeys(self.backend.records, self.audit, self.clock)
+        self.cursors = Cursors(self.backend.records)
         self.registry = new_registry(settings)
         level_of = self.registry.orchestrator.level
         self.webhooks = Webhooks(
@@ -151,25 +163,7 @@ class Runtime:
             opened=self.open,
             recorder=self.recorder,
         )
-        self.activity = ActivityNotes(self.triggers)
-        spool = settings.spool
-        self.spool = Spool(settings.spool_dir, max_files=spool.max_files, max_file_bytes=spool.max_file_bytes)
-        self.intake = Intake(
-            self.backend.queue,
-            limits=self.limits,
-            level_of=level_of,
-            clock=self.clock,
-            spool=self.spool,
-            recorder=self.recorder,
-            activity=self.activity,
-            runtime=self,
-        )
-        self.query_notes = QueryNotes(self._submit_notes, self._is_half_full)
-        self.damaged = DamagedFiles(
-            Path(self.spool.folder), max_files=spool.max_damaged_files, max_bytes=spool.max_damaged_bytes
-        )
-        files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes, self.damaged)
-        self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s)
+        self._build_capture()
         self.sampler = DepthSampler(
             self.backend, self.clock, every_s=settings.events.sample_s, keep=settings.events.samples_kept
         )
@@ -200,6 +194,31 @@ class Runtime:
         self._services: list[_Entry] = []
         """The services that were started, in the order of their start."""
         self.registry.on_change = self._look_again
+
+    def _build_capture(self) -> None:
+        """Build the parts that take messages in."""
+        self.activity = ActivityNotes(self.triggers)
+        spool = self.settings.spool
+        self.spool = Spool(
+            self.settings.spool_dir, max_files=spool.max_files, max_file_bytes=spool.max_file_bytes
+        )
+        self.intake = Intake(
+            self.backend.queue,
+            limits=self.limits,
+            level_of=self.registry.orchestrator.level,
+            clock=self.clock,
+            spool=self.spool,
+            recorder=self.recorder,
+            activity=self.activity,
+            role_of=self.role_of,
+            runtime=self,
+        )
+        self.query_notes = QueryNotes(self._submit_notes, self._is_half_full)
+        self.damaged = DamagedFiles(
+            Path(self.spool.folder), max_files=spool.max_damaged_files, max_bytes=spool.max_damaged_bytes
+        )
+        files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes, self.damaged)
+        self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s)
 
     async def open(self) -> None:
         """Connect to the store and the backend, and create or upgrade them. Idempotent."""
@@ -376,7 +395,34 @@ class Runtime:
             notices=self.notices,
         )
 
+    def role_of(self, label: str) -> Role:
+        """The weakest role that may submit a label: by the settings, or else by its handler.
+
+        Without either, the timed tasks that belong to no user need the role service.
+        """
+        named = self.registry.role_of(label)
+        if named is not None:
+            return Role.of_title(named)
+        task = self.triggers.types.get(label)
+        return Role.USER if task is None or task.trigger_mode == "user_activity" else Role.SERVICE
+
+    async def own_items(self, query: StatusQuery) -> Page:
+        """Read items as the present caller may see them: those of other cubes do not exist for the caller."""
+        principal = current_principal.get()
+        if principal.cubes is None:
+            return await self.backend.views.read(query)
+
+        async def read(after: str | None, limit: int) -> tuple[list[ItemStatus], str | None]:
+            page = await self.backend.views.read(msgspec.structs.replace(query, after=after, limit=limit))
+            return page.rows, page.next
+
+        rows, follows = await seen_page(
+            read, query.after, query.limit, lambda row: principal.may_touch(row.user_id, row.mem_cube_id)
+        )
+        return Page(rows=rows, next=follows)
+
     async def _submit_notes(self, messages: Sequence[Message]) -> None:
+        current_principal.set(LOCAL_ADMIN)  # the notes of many callers are handed over together
         await self.intake.submit(messages, notes=False)
 
     async def _is_half_full(self) -> bool:

@@ -11,12 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from reverie.backends.records import TooManyRecordsError
 from reverie.base.logs import get_logger
 from reverie.errors import (
+    AmbiguousIdError,
     BackendUnavailableError,
     BoundKeyError,
     ForeignDataError,
     ForwardedRequestError,
+    IdempotencyError,
     InvalidMessageError,
     InvalidSelectionError,
     ItemTakenError,
@@ -56,8 +59,11 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     UnknownMemoryError: 404,
     UnknownTaskTypeError: 404,
     UnknownWebhookError: 404,
+    AmbiguousIdError: 409,
+    IdempotencyError: 409,
     ItemTakenError: 409,
     TaskTypeDisabledError: 409,
+    TooManyRecordsError: 409,
     VersionConflictError: 409,
     MemoryDeletedError: 410,
     QueueFullError: 429,

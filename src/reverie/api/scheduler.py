@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from reverie.api.answers import Backlog, ItemState, Progress, StatusPage, Waited
 from reverie.api.envelope import answer
 from reverie.api.models import SubmitRequest
-from reverie.api.routing import Route
+from reverie.api.routing import Example, Route
 from reverie.api.streams import EventStream, unless_gone
 from reverie.backends.lane_keys import lane_key
 from reverie.backends.moves import Submitted
@@ -74,9 +74,10 @@ async def status(
     if limit is not None or cursor is not None:
         if task_id is not None:
             raise InvalidSelectionError("limit and cursor are for all items of a user: leave task_id out")
-        page = await scheduler.status_page(user_id, limit=limit or 100, cursor=cursor)
+        cursors = scheduler.runtime.cursors
+        page = await scheduler.status_page(user_id, limit=limit or 100, cursor=await cursors.open(cursor))
         items: list[ItemState] = [{"task_id": row.item_id, "status": row.status} for row in page.rows]
-        part: StatusPage = {"items": items, "next": page.next}
+        part: StatusPage = {"items": items, "next": await cursors.seal(page.next)}
         return answer(part)
     rows = await scheduler.status(user_id, task_id)
     states: list[ItemState]
@@ -175,6 +176,9 @@ ROUTES = (
         role=Role.USER,
         answer=list[Submitted],
         errors=(InvalidMessageError, QueueFullError, BackendUnavailableError),
+        example=Example(
+            body={"messages": [{"user_id": "ann", "label": "import", "item_id": "page-1", "task_id": "book"}]}
+        ),
     ),
     Route(
         "GET",
@@ -183,6 +187,7 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=list[ItemState] | StatusPage,
         errors=(UnknownItemError, InvalidSelectionError, *BAD_ID),
+        example=Example(query={"user_id": "ann", "task_id": "tea"}),
     ),
     Route(
         "GET", "/product/scheduler/allstatus", allstatus, role=Role.READ_ONLY, reach="all", answer=AllStatus
@@ -194,8 +199,17 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=Backlog,
         errors=BAD_ID,
+        example=Example(query={"user_id": "ann"}),
     ),
-    Route("POST", "/product/scheduler/wait", wait, role=Role.READ_ONLY, answer=Waited, errors=BAD_ID),
+    Route(
+        "POST",
+        "/product/scheduler/wait",
+        wait,
+        role=Role.READ_ONLY,
+        answer=Waited,
+        errors=BAD_ID,
+        example=Example(query={"user_name": "ann", "timeout_seconds": 10}),
+    ),
     Route(
         "GET",
         "/product/scheduler/wait/stream",
@@ -205,5 +219,6 @@ ROUTES = (
         errors=BAD_ID,
         plain=True,
         media_type="text/event-stream",
+        example=Example(query={"user_name": "ann", "timeout_seconds": 10}),
     ),
 )
