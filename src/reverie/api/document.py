@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +90,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
                 schema = {"anyOf": [others[status], schema]}
             responses[status] = _response(" ".join(reasons), schema)
         operation["responses"] = {str(status): response for status, response in responses.items()}
+        operation["summary"] = (route.function.__doc__ or "").splitlines()[0]
+        operation["tags"] = [_chapter(route)]
         _add_example(operation, route)
         operation["security"] = [{API_KEY: []}, *([{}] if route.reach == "open" else [])]
         operation["x-role"] = route.role.title
@@ -106,6 +110,12 @@ def _add_example(operation: dict[str, Any], route: Route) -> None:
     if example.body is not None:
         for content in operation["requestBody"]["content"].values():
             content["example"] = example.body
+
+
+def _chapter(route: Route) -> str:
+    """What the file of a route calls its subject: the first words of its docstring."""
+    words = sys.modules[route.function.__module__].__doc__ or ""
+    return re.split(r"[:,.\n]", words)[0]
 
 
 def _answers(route: Route) -> tuple[Any, ...]:
