@@ -87,7 +87,8 @@ def create_app(
     app.state.stopping = asyncio.Event()
     app.state.run_worker = run_worker
     for route in routes:
-        app.router.routes.append(Endpoint(route, scheduler))
+        allowed = [other.method for other in routes if other.path == route.path]
+        app.router.routes.append(Endpoint(route, scheduler, allowed))
     app.router.routes.extend(page_routes())
     server = scheduler.runtime.settings.server
     app.add_middleware(

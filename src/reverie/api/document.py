@@ -34,6 +34,7 @@ WITH_BODY = {
     408: "The body did not arrive within `server.receive_timeout_s`.",
     415: "The body is of a kind that the route does not take.",
 }
+EVENTS = "text/event-stream"
 API_KEY = "ApiKey"
 SECURITY_SCHEME = {
     "type": "http",
@@ -82,6 +83,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
         operation = document["paths"][route.path][route.method.lower()]
         possible = [schemas.pop(0) for _ in _answers(route)]
         schema = possible[0] if len(possible) == 1 else {"anyOf": possible}
+        if route.media_type == EVENTS:
+            schema = _event(schema)
         responses = {200: _response("The answer.", schema if route.plain else _envelope(schema), route)}
         others = {status: schemas.pop(0) for status in route.other_answers}
         for status, reasons in sorted(_reasons(route, operation).items()):
@@ -148,6 +151,13 @@ def _envelope(data: dict[str, Any]) -> dict[str, Any]:
         "properties": {"code": {"type": "integer"}, "message": {"type": "string"}, "data": data},
         "required": ["code", "message", "data"],
     }
+
+
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    """One event of a stream, whose data is JSON."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    event = {"type": "object", "properties": {"event": {"type": "string"}, "data": text}}
+    return event | {"required": ["data"]}
 
 
 def _response(description: str, schema: dict[str, Any], route: Route | None = None) -> dict[str, Any]:

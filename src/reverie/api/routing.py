@@ -123,7 +123,8 @@ class Endpoint(APIRoute):
     Before the body is read, it refuses a caller whose role is too weak and a kind of body it does not take.
     """
 
-    def __init__(self, route: Route, scheduler: AsyncScheduler) -> None:
+    def __init__(self, route: Route, scheduler: AsyncScheduler, allowed: Iterable[Method] = ()) -> None:
+        """`allowed` are all methods of the path."""
         super().__init__(
             route.path,
             _checked(route, scheduler),
@@ -134,6 +135,7 @@ class Endpoint(APIRoute):
             response_class=Response,
         )
         self._route = route
+        self._allowed = ", ".join(allowed or (route.method,))
         self._taken = frozenset(CONTENT_TYPES[body] for body in route.bodies)
         self._ways = " or ".join(
             f"{BODY_NAMES[body]}, 'Content-Type: {CONTENT_TYPES[body]}'" for body in route.bodies
@@ -152,8 +154,7 @@ class Endpoint(APIRoute):
         """Serve a request whose path has matched; one with another method is answered 405."""
         route = self._route
         if scope["method"] != route.method:
-            await super().handle(scope, receive, send)
-            return
+            raise HTTPException(405, headers={"allow": self._allowed})
         if route.reach != "open":
             principal = current_principal.get()
             principal.check_role(route.role)
