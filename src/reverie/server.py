@@ -83,6 +83,7 @@ def create_app(
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would see what users say
     )
     app.state.stopping = asyncio.Event()
     app.state.run_worker = run_worker
