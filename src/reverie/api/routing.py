@@ -11,7 +11,6 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
-from starlette.datastructures import Headers
 
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
 from reverie.message import depth_exceeds
@@ -163,10 +162,10 @@ class Endpoint(APIRoute):
             principal.check_role(route.role)
             if route.reach == "all" and principal.is_bound:
                 raise BoundKeyError
-        headers = Headers(scope=scope)
-        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        headers = dict(reversed(scope["headers"]))  # the first of several counts
+        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         if has_body and route.method != "GET":
-            given = headers.get("content-type", "")
+            given = headers.get(b"content-type", b"").decode("latin-1")
             kind = given.partition(";")[0].strip().lower()
             if kind.startswith("application/") and kind.endswith("+json"):
                 kind = CONTENT_TYPES["json"]
