@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.api.load import find_wrk, send
+from benchmarks.api.load import ask_once, find_wrk, send
 from benchmarks.api.servers import bare_server, server
 from benchmarks.defaults import shipped_settings
 from benchmarks.extras import version_of
@@ -177,9 +177,8 @@ def _write_bodies(folder: Path, sizes: Sizes) -> dict[str, Path]:
 
 def _load_bare(rounds: Rounds, bodies: dict[str, Path], sizes: Sizes) -> None:
     with bare_server() as address:
-        for name, path in PATHS.items():
-            send(address, path, bodies[name], connections=MANY, seconds=1)  # a server is slower at first
-            rounds.note(name, send(address, path, bodies[name], connections=MANY, seconds=sizes.seconds))
+        for name in PATHS:
+            rounds.note(name, _load(address, name, bodies, MANY, sizes))
 
 
 def _load_ours(
@@ -190,13 +189,18 @@ def _load_ours(
     with _place(backend, binary) as (url, folder):
         asyncio.run(_fill(url, sizes))
         with server(url, folder, worker=worker) as address:
-            loads = {"search": ("search", MANY), "add_8": ("add", FEW), "add": ("add", MANY)}
-            for name, (what, connections) in loads.items():
-                send(address, PATHS[what], bodies[what], connections=connections, seconds=1)
-                measured = send(
-                    address, PATHS[what], bodies[what], connections=connections, seconds=sizes.seconds
-                )
-                rounds.note(name, measured)
+            rounds.note("search", _load(address, "search", bodies, MANY, sizes))
+            rounds.note("add_8", _load(address, "add", bodies, FEW, sizes))
+            rounds.note("add", _load(address, "add", bodies, MANY, sizes))
+
+
+def _load(address: str, what: str, bodies: dict[str, Path], connections: int, sizes: Sizes) -> Measured:
+    """Send requests to a server: first until it is warm, then those that count."""
+    path, file = PATHS[what], bodies[what]
+    ask_once(address, path, file)
+    if sizes.seconds > 1:
+        send(address, path, file, connections=connections, seconds=1)
+    return send(address, path, file, connections=connections, seconds=sizes.seconds)
 
 
 @contextmanager
