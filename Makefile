@@ -4,11 +4,25 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check format bench soak pages pins clean
+BUILT  := src/reverie/api/web/built
+
+.PHONY: serve assets test check format bench soak pages pins clean
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
+	@if command -v npm > /dev/null; then $(MAKE) --silent assets NPM_FLAGS="--fetch-retries=0 --fetch-timeout=10000" \
+		|| echo "The page /docs could not be built, all else works: try make assets." >&2; fi
 	$(BIN)/reverie serve
+
+assets: $(BUILT)/swagger-ui-bundle.js  ## the page /docs: its library, from npm
+$(BUILT)/swagger-ui-bundle.js: web/package.json web/package-lock.json
+	cd web && npm ci --silent $(NPM_FLAGS)
+	mkdir -p $(BUILT)
+	cp web/node_modules/swagger-ui-dist/LICENSE web/node_modules/swagger-ui-dist/NOTICE $(BUILT)/
+	cp web/node_modules/swagger-ui-dist/swagger-ui.css $(BUILT)/
+	cp web/node_modules/swagger-ui-dist/swagger-ui-bundle.js $@
+	touch $@
+NPM_FLAGS :=
 
 test: check  ## everything CI runs: the checks, then all tests
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
@@ -32,6 +46,9 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks walk --json
 	$(BIN)/python -m benchmarks memory --json
 	$(BIN)/python -m benchmarks conversation --json
+	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet wrk; } \
+		|| { echo "The benchmark of the API needs wrk: install the package wrk." >&2; exit 1; }
+	$(BIN)/python -m benchmarks api --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
@@ -47,7 +64,7 @@ pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 PIN_FLAGS := --quiet --upgrade --strip-extras --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BUILT) web/node_modules dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Reverie needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": try make PYTHON=python3.11") if sys.version_info < (3, 11) else None'

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from benchmarks import conversation, events, memory, queue, triggers, walk
+from benchmarks.api import run as api
 from benchmarks.report import print_report, print_targets, shown_progress
 from benchmarks.rounds import Sizes
 
@@ -75,6 +76,16 @@ def main() -> None:
         "--chart", type=Path, metavar="FILE.png", help="draw the calls around a rate limit into this file"
     )
     six.add_argument("--json", action="store_true", help="only the JSON line")
+    seven = commands.add_parser("api", help="requests a second over HTTP, beside a server that does nothing")
+    seven.add_argument(
+        "--scale", type=_share, default=1.0, help="make sizes and times smaller by this factor (default 1)"
+    )
+    seven.add_argument("--rounds", type=_positive, default=3, help="rounds (default 3)")
+    seven.add_argument(
+        "--chart", type=Path, metavar="FILE.png", help="draw the figures into this file as well"
+    )
+    seven.add_argument("--server-binary", type=Path, metavar="PATH", help="redis: the server to start")
+    seven.add_argument("--json", action="store_true", help="only the JSON line")
     for command in (one, two):
         command.add_argument(
             "--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)"
@@ -94,6 +105,7 @@ def main() -> None:
         "walk": _walk,
         "memory": _memory,
         "conversation": _conversation,
+        "api": _api,
     }
     runs[arguments.what](arguments)
 
@@ -148,6 +160,23 @@ def _conversation(arguments: argparse.Namespace) -> None:
         from benchmarks.conversation_chart import draw_timeline  # noqa: PLC0415
 
         draw_timeline(arguments.chart, figures)
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
+
+
+def _api(arguments: argparse.Namespace) -> None:
+    if arguments.chart:
+        from benchmarks.chart import check  # noqa: PLC0415  the chart needs more than the figures do
+
+        check(arguments.chart)
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = api.measure(arguments.scale, arguments.rounds, progress, arguments.server_binary)
+    if arguments.chart:
+        from benchmarks.api import panels  # noqa: PLC0415
+        from benchmarks.chart import draw  # noqa: PLC0415
+
+        draw(arguments.chart, panels.title(figures), panels.panels(figures))
     if not arguments.json:
         print_targets(figures)
     print(json.dumps(figures))

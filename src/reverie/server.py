@@ -18,6 +18,7 @@ from reverie.api.admission import Admission
 from reverie.api.document import complete_document
 from reverie.api.door import Door
 from reverie.api.envelope import handle_errors
+from reverie.api.pages import PAGE_PATHS, page_routes
 from reverie.api.protocol import timed_protocol
 from reverie.api.repeatable import Repeatable
 from reverie.api.routes import ROUTES
@@ -44,7 +45,7 @@ Address = tuple[str, int]
 OPEN_FILES = 65_536
 """The limit of open files to ask for. The usual 1024 would be used up by a thousand waiting clients."""
 LAST_PORT = 65_535
-OPEN_PATHS = ("/openapi.json", "/docs")
+OPEN_PATHS = ("/openapi.json", *PAGE_PATHS)
 """Paths beside the open routes that need no key: they describe the API, and have nobody's data."""
 LAST_ANSWERS_S = 30
 """How many seconds the server waits at its stop for answers that have begun."""
@@ -76,13 +77,22 @@ def create_app(
         await scheduler.stop()
 
     app = _Application(
-        routes, title="Reverie", version=__version__, lifespan=lifespan, redirect_slashes=False
+        routes,
+        title="Reverie",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # it would see what users say
     )
     app.state.stopping = asyncio.Event()
     app.state.run_worker = run_worker
     repeatable = Repeatable()
     for route in routes:
-        app.router.routes.append(Endpoint(route, scheduler, repeatable))
+        allowed = [other.method for other in routes if other.path == route.path]
+        app.router.routes.append(Endpoint(route, scheduler, repeatable, allowed))
+    app.router.routes.extend(page_routes())
     server = scheduler.runtime.settings.server
     app.add_middleware(
         Door,

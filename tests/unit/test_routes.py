@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -111,6 +112,8 @@ def test_a_route_in_the_document(document, route: Route) -> None:
     operation = document["paths"][route.path][route.method.lower()]
     assert operation["x-role"] == route.role.title
     assert operation["description"].startswith(route.function.__doc__.strip()[:20])
+    assert operation["summary"] == route.function.__doc__.splitlines()[0]
+    assert operation["tags"] == [sys.modules[route.function.__module__].__doc__[: len(operation["tags"][0])]]
     responses = operation["responses"]
     assert {str(HTTP_STATUS[error]) for error in route.errors} < set(responses)
     assert {"200", "403", "413", "421", "500", "503"} <= set(responses)
@@ -164,7 +167,8 @@ async def test_the_role_is_that_of_the_method(scheduler: AsyncScheduler) -> None
     async with asking(scheduler, READER) as client:
         assert (await client.get("/who")).status_code == 200
         assert (await client.delete("/who")).status_code == 403
-        assert (await client.put("/who")).status_code == 405
+        refused = await client.put("/who")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, DELETE")
 
 
 def test_a_caller_in_python_is_the_local_admin() -> None:

@@ -1,7 +1,9 @@
-"""The OpenAPI document: FastAPI describes requests; the route table adds answers, errors and examples."""
+"""The OpenAPI document: FastAPI describes requests; the route table adds examples, answers and rights."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ WITH_BODY = {
     408: "The body did not arrive within `server.receive_timeout_s`.",
     415: "The body is of a kind that the route does not take.",
 }
+EVENTS = "text/event-stream"
 API_KEY = "ApiKey"
 SECURITY_SCHEME = {
     "type": "http",
@@ -94,6 +97,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
             operation.setdefault("parameters", []).append(IDEMPOTENCY_PARAMETER)
         possible = [schemas.pop(0) for _ in _answers(route)]
         schema = possible[0] if len(possible) == 1 else {"anyOf": possible}
+        if route.media_type == EVENTS:
+            schema = _event(schema)
         responses = {200: _response("The answer.", schema if route.plain else _envelope(schema), route)}
         others = {status: schemas.pop(0) for status in route.other_answers}
         for status, reasons in sorted(_reasons(route, operation).items()):
@@ -102,6 +107,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
                 schema = {"anyOf": [others[status], schema]}
             responses[status] = _response(" ".join(reasons), schema)
         operation["responses"] = {str(status): response for status, response in responses.items()}
+        operation["summary"] = (route.function.__doc__ or "").splitlines()[0]
+        operation["tags"] = [_chapter(route)]
         _add_example(operation, route)
         operation["security"] = [{API_KEY: []}, *([{}] if route.reach == "open" else [])]
         operation["x-role"] = route.role.title
@@ -120,6 +127,12 @@ def _add_example(operation: dict[str, Any], route: Route) -> None:
     if example.body is not None:
         for content in operation["requestBody"]["content"].values():
             content["example"] = example.body
+
+
+def _chapter(route: Route) -> str:
+    """What the file of a route calls its subject: the first words of its docstring."""
+    words = sys.modules[route.function.__module__].__doc__ or ""
+    return re.split(r"[:,.\n]", words)[0]
 
 
 def _answers(route: Route) -> tuple[Any, ...]:
@@ -152,6 +165,13 @@ def _envelope(data: dict[str, Any]) -> dict[str, Any]:
         "properties": {"code": {"type": "integer"}, "message": {"type": "string"}, "data": data},
         "required": ["code", "message", "data"],
     }
+
+
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    """One event of a stream, whose data is JSON."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    event = {"type": "object", "properties": {"event": {"type": "string"}, "data": text}}
+    return event | {"required": ["data"]}
 
 
 def _response(description: str, schema: dict[str, Any], route: Route | None = None) -> dict[str, Any]:

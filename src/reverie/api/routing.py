@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args, 
 import msgspec
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers
+from pydantic import BaseModel, TypeAdapter
 
 from reverie.api.repeatable import IDEMPOTENCY_HEADER
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
@@ -20,7 +20,7 @@ from reverie.principal import Role, current_principal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from reverie.api.repeatable import Repeatable
     from reverie.face.scheduler import AsyncScheduler
@@ -127,18 +127,28 @@ class Endpoint(APIRoute):
     Before the body is read, it refuses a caller whose role is too weak and a kind of body it does not take.
     """
 
-    def __init__(self, route: Route, scheduler: AsyncScheduler, repeatable: Repeatable) -> None:
+    def __init__(
+        self,
+        route: Route,
+        scheduler: AsyncScheduler,
+        repeatable: Repeatable,
+        allowed: Iterable[Method] = (),
+    ) -> None:
+        """`allowed` are all methods of the path."""
         self._route = route
         self._repeatable = repeatable
+        self._call = _checked(route, scheduler)
         super().__init__(
             route.path,
-            _checked(route, scheduler),
+            self._call,
             methods=[route.method],
             name=route.function.__name__,
             description=inspect.getdoc(route.function),
             response_model=None,
             response_class=Response,
         )
+        self._reader = _Reader.of(route)
+        self._allowed = ", ".join(allowed or (route.method,))
         self._taken = frozenset(CONTENT_TYPES[body] for body in route.bodies)
         self._ways = " or ".join(
             f"{BODY_NAMES[body]}, 'Content-Type: {CONTENT_TYPES[body]}'" for body in route.bodies
@@ -161,23 +171,78 @@ class Endpoint(APIRoute):
         """Serve a request whose path has matched; one with another method is answered 405."""
         route = self._route
         if scope["method"] != route.method:
-            await super().handle(scope, receive, send)
-            return
+            raise HTTPException(405, headers={"allow": self._allowed})
         if route.reach != "open":
             principal = current_principal.get()
             principal.check_role(route.role)
             if route.reach == "all" and principal.is_bound:
                 raise BoundKeyError
-        headers = Headers(scope=scope)
-        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        headers = dict(reversed(scope["headers"]))  # the first of several counts
+        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         if has_body and route.method != "GET":
-            given = headers.get("content-type", "")
+            given = headers.get(b"content-type", b"").decode("latin-1")
             kind = given.partition(";")[0].strip().lower()
             if kind.startswith("application/") and kind.endswith("+json"):
                 kind = CONTENT_TYPES["json"]
             if kind not in self._taken:
                 raise HTTPException(415, f"a body of type {given!r} is not taken: send {self._ways}")
-        await self.app(scope, receive, send)
+        if self._reader is None or IDEMPOTENCY_HEADER.encode() in headers:
+            await self.app(scope, receive, send)
+        else:
+            await self._answer(self._reader, scope, receive, send)
+
+    async def _answer(self, reader: _Reader, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the request, call the function, and send what it answers.
+
+        The reader takes a quarter of the time that FastAPI needs. FastAPI reads requests that are not valid
+        once more: it knows what to say of them.
+        """
+        request = JsonRequest(scope, receive)
+        body = await request.body()
+        try:
+            values = await reader.read(request)
+        except (ValueError, RecursionError):
+            await self.app(scope, _once_more(body, receive), send)
+            return
+        response = await self._call(**values)
+        await response(scope, receive, send)
+
+
+class _Reader:
+    """Reads the request of a function that takes one model, and perhaps the request itself."""
+
+    def __init__(self, model: inspect.Parameter, requests: list[inspect.Parameter]) -> None:
+        self._name = model.name
+        self._model = TypeAdapter(model.annotation)
+        self._requests = [parameter.name for parameter in requests]
+
+    @classmethod
+    def of(cls, route: Route) -> _Reader | None:
+        """The reader of a route; None if its function takes anything else."""
+        parameters = list(inspect.signature(route.function, eval_str=True).parameters.values())[1:]
+        requests = [parameter for parameter in parameters if parameter.annotation is Request]
+        others = [parameter for parameter in parameters if parameter.annotation is not Request]
+        kinds = [parameter.annotation for parameter in others]
+        if route.bodies != ("json",) or len(kinds) != 1 or not inspect.isclass(kinds[0]):
+            return None
+        return cls(others[0], requests) if issubclass(kinds[0], BaseModel) else None
+
+    async def read(self, request: JsonRequest) -> dict[str, Any]:
+        """The arguments of the function; `ValueError` if the body is no JSON or not what the model wants."""
+        value = self._model.validate_python(await request.json())
+        return {self._name: value, **dict.fromkeys(self._requests, request)}
+
+
+def _once_more(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that begins with a body that was read before."""
+    unread = [body]
+
+    async def receive_again() -> Message:
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
+        return await receive()
+
+    return receive_again
 
 
 USER_NAMES = ("user_id", "user_name")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import secrets
 from contextvars import ContextVar
-from functools import partial
+
+from reverie.message import new_item_id
 
 __all__ = ["current_trace_id", "new_trace_id", "trace_id_of"]
 
@@ -15,8 +15,11 @@ current_trace_id: ContextVar[str | None] = ContextVar("reverie_trace_id", defaul
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """The header `traceparent` as W3C defines it."""
 NONE = "0" * 32
-new_trace_id = partial(secrets.token_hex, 16)
-"""A fresh trace id."""
+
+
+def new_trace_id() -> str:
+    """Make a fresh trace id."""
+    return new_item_id().replace("-", "")
 
 
 def trace_id_of(traceparent: str) -> str | None:
