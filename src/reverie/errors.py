@@ -22,6 +22,7 @@ __all__ = [
     "EvaluationError",
     "ForeignDataError",
     "ForwardedRequestError",
+    "IdempotencyError",
     "InvalidDataError",
     "InvalidMessageError",
     "InvalidSelectionError",
@@ -153,15 +154,6 @@ class ItemTakenError(ReverieError):
         super().__init__(f"item_id {item_id!r} is taken by another message of this user")
 
 
-class AmbiguousIdError(ReverieError):
-    """Several users of the caller have something with this id."""
-
-    def __init__(self, what: str, name: str) -> None:
-        """Name the id, and what to give beside it."""
-        self.what, self.name = what, name
-        super().__init__(f"several users have the {what} {shown(name)}: give user_id")
-
-
 class NotSupportedError(ReverieError):
     """This server does not do what was asked."""
 
@@ -189,14 +181,14 @@ class NoWorkerError(ReverieError):
 class RoleError(ReverieError):
     """The caller's role does not allow this."""
 
-    def __init__(self, role: str, needed: str) -> None:
-        """Name the role that the caller has, and the one that is needed."""
+    def __init__(self, role: str, needed: str, what: str = "this") -> None:
+        """Name the role that the caller has, the one that is needed, and what needs it."""
         self.role, self.needed = role, needed
-        super().__init__(f"this needs the role {needed}; the caller has the role {role}")
+        super().__init__(f"{what} needs the role {needed}; the caller has the role {role}")
 
 
 class BoundKeyError(ReverieError):
-    """This is about all users: it needs a key that is bound to no user and no cube."""
+    """This is about all users, or about all cubes of a user: it needs a key that is not bound to some."""
 
 
 class ForeignDataError(ReverieError):
@@ -462,6 +454,19 @@ class UnknownMemoryError(ReverieError):
         """Name the memory."""
         self.memory_id = memory_id
         super().__init__(f"there is no memory {memory_id!r} of this user")
+
+
+class AmbiguousIdError(ReverieError):
+    """Several users of the caller have a memory, or a cube, with this id."""
+
+    def __init__(self, name: str, what: str = "memory") -> None:
+        """Name the id, and what to add."""
+        self.name, self.what = name, what
+        super().__init__(f"several users have a {what} {shown(name)}: say whose, with user_id")
+
+
+class IdempotencyError(ReverieError):
+    """The `Idempotency-Key` was used for another request: a new request needs a new key."""
 
 
 class VersionConflictError(ReverieError):
