@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.api import (
+    chat,
     cubes,
     feedback,
     language,
@@ -14,7 +15,9 @@ from reverie.api import (
     product,
     push,
     scheduler,
+    suggestions,
     triggers,
+    unsupported,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ ROUTES: tuple[Route, ...] = (
     *memory_lists.ROUTES,
     *feedback.ROUTES,
     *cubes.ROUTES,
+    *chat.ROUTES,
+    *suggestions.ROUTES,
+    *unsupported.ROUTES,
     *language.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
