@@ -31,6 +31,7 @@ async def scheduler(tmp_path: Path, clock: ManualClock) -> AsyncIterator[AsyncSc
         llm={"tokens_per_day": 100},
     )
     scheduler = AsyncScheduler(settings=settings, clock=clock)
+    await scheduler.open()
     yield scheduler
     await scheduler.stop()
 

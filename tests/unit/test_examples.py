@@ -45,7 +45,8 @@ async def test_the_example_of_a_route_is_answered_with_success(
     app = create_app(scheduler)
     operation: dict[str, Any] = app.openapi()["paths"][route.path][route.method.lower()]
     example = route.example
-    if "parameters" in operation or "requestBody" in operation:
+    parameters = [one for one in operation.get("parameters", ()) if one["in"] != "header"]
+    if parameters or "requestBody" in operation:
         assert example != Example(), "give this Route an example"
     assert (example.body is None) <= ("requestBody" not in operation), "show a body"
     names = {parameter["name"] for parameter in operation.get("parameters", ())}
