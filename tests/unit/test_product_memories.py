@@ -241,7 +241,7 @@ async def test_cubes_are_created_found_and_listed(product: Product, monkeypatch:
     assert await product.done("create_cube", home | {"cube_path": "/etc"}) == home
     assert await product.done("create_cube", home) == home
     other = await product.done("create_cube", {"cube_name": "No id", "owner_id": "ann"})
-    assert other["cube_id"] != (await product.done("create_cube", other | {"cube_id": None}))["cube_id"]
+    assert await product.done("create_cube", other | {"cube_id": None}) == other
     again = {"mem_cube_name_or_path": "Another", "mem_cube_id": "home", "user_id": "ann"}
     assert await product.done("register_cube", again) == home
     new = await product.done("register_cube", {"mem_cube_name_or_path": "a/b c", "user_id": "bob"})
@@ -250,10 +250,10 @@ async def test_cubes_are_created_found_and_listed(product: Product, monkeypatch:
     for cube, exists in (("home", True), ("a/b c", True), ("a", False), ("none", False), ("_system", False)):
         answer = await product.ask("exist_mem_cube_id", {"mem_cube_id": cube})
         assert answer.data == {cube: exists} or answer.code == 400
-    listed = await product.done("cubes", user_id="ann", limit=3)
-    rest = await product.done("cubes", user_id="ann", limit=3, cursor=listed["next"])
+    listed = await product.done("cubes", user_id="ann", limit=2)
+    rest = await product.done("cubes", user_id="ann", limit=2, cursor=listed["next"])
     names = [cube["cube_name"] for cube in (*listed["cubes"], *rest["cubes"])]
-    assert sorted(names) == ["At home", "No id", "No id", "work"]
+    assert sorted(names) == ["At home", "No id", "work"]
     assert rest["next"] is None
     async with product.asked_by(key("bob")) as bob:
         assert await bob.done("exist_mem_cube_id", {"mem_cube_id": "home"}) == {"home": False}
@@ -265,9 +265,9 @@ async def test_cubes_are_created_found_and_listed(product: Product, monkeypatch:
         ("cube.create", "ann"),
         ("cube.create", "bob"),
     }
-    monkeypatch.setattr(cube_records, "MOST_CUBES", 3)
+    monkeypatch.setattr(cube_records, "MOST_CUBES", 2)
     code, message, _ = await product.ask("create_cube", {"cube_name": "x", "owner_id": "ann"})
-    assert (code, message) == (400, "the user 'ann' has 3 cubes: use one of these")
+    assert (code, message) == (400, "the user 'ann' has 2 cubes: use one of these")
     for path, body in (
         ("create_cube", {"cube_name": "", "owner_id": "ann"}),
         ("create_cube", {"cube_name": "x", "owner_id": "_system"}),

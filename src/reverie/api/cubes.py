@@ -21,7 +21,7 @@ from reverie.errors import (
     InvalidSelectionError,
 )
 from reverie.face.scheduler import AsyncScheduler
-from reverie.message import check_ids, new_item_id
+from reverie.message import check_ids, derived_id
 from reverie.principal import Role, current_principal
 
 __all__ = ["ROUTES", "owner_of_cube"]
@@ -35,7 +35,7 @@ class CreateRequest(BaseModel):
     cube_name: Text = Field(min_length=1, max_length=LONGEST_NAME)
     owner_id: Text
     cube_path: Text | None = Field(None, max_length=4096, description="kept, and never read")
-    cube_id: Text | None = Field(None, description="default: an id of its own")
+    cube_id: Text | None = Field(None, description="default: an id made of the owner and the name")
 
     def touched(self) -> list[Touched]:
         """The owner and the cube."""
@@ -58,7 +58,7 @@ class ExistsRequest(BaseModel):
 
 async def create_cube(scheduler: AsyncScheduler, request: CreateRequest) -> JSONResponse:
     """Create a cube of a user, or give a known one another name."""
-    cube_id = request.cube_id or new_item_id()
+    cube_id = request.cube_id or derived_id("cube", request.owner_id, request.cube_name)
     return await _create(scheduler, cube_id, request.cube_name, request.owner_id, path=request.cube_path)
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI describes requests; the route table adds examples, answers, errors, roles."""
+"""The OpenAPI document: FastAPI describes requests; the route table adds answers, errors and examples."""
 
 from __future__ import annotations
 

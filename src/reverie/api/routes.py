@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.api import (
+    admin,
     chat,
+    control,
     cubes,
+    events,
     feedback,
     language,
     memories,
     memory_lists,
+    memory_pages,
     operation,
     product,
     push,
@@ -34,9 +38,13 @@ ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
     *suggestions.ROUTES,
     *unsupported.ROUTES,
+    *memory_pages.ROUTES,
     *language.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
+    *control.ROUTES,
+    *events.ROUTES,
     *triggers.ROUTES,
     *operation.ROUTES,
+    *admin.ROUTES,
 )
