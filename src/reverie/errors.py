@@ -32,7 +32,10 @@ __all__ = [
     "KeyNeededError",
     "MemoryDeletedError",
     "MissingExtraError",
+    "ModelFailedError",
     "NetworkFileSystemError",
+    "NoWorkerError",
+    "NotSupportedError",
     "QueueFullError",
     "ReadTimeoutError",
     "ReverieError",
@@ -151,6 +154,39 @@ class ItemTakenError(ReverieError):
         """Name the id."""
         self.item_id = item_id
         super().__init__(f"item_id {item_id!r} is taken by another message of this user")
+
+
+class NotSupportedError(ReverieError):
+    """This server does not do what was asked."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        """Name what was asked for, and why it is not done."""
+        self.what, self.reason = what, reason
+        super().__init__(f"{what}: {reason}")
+
+
+class ModelFailedError(ReverieError):
+    """The language model gave no answer."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        """Say why, and when to try again, if that is known."""
+        self.reason, self.retry_after_s = reason, retry_after_s or 5.0
+        super().__init__(reason)
+
+
+class NoWorkerError(ReverieError):
+    """No worker lives that could do the work now; nothing was kept."""
+
+    retry_after_s: ClassVar[float] = 5
+    """Seconds until it is worth trying again."""
+
+    def __init__(self, label: str) -> None:
+        """Name the label, and what to do."""
+        self.label = label
+        super().__init__(
+            f"no live worker handles the label {label!r}, and nothing was kept: start one (reverie worker), "
+            "or ask with async_mode = async, which does not wait for it"
+        )
 
 
 class RoleError(ReverieError):
@@ -443,12 +479,12 @@ class UnknownMemoryError(ReverieError):
 
 
 class AmbiguousIdError(ReverieError):
-    """Several users of the caller have a memory with this id."""
+    """Several users of the caller have a memory, or a cube, with this id."""
 
-    def __init__(self, memory_id: str) -> None:
+    def __init__(self, name: str, what: str = "memory") -> None:
         """Name the id, and what to add."""
-        self.memory_id = memory_id
-        super().__init__(f"several users have a memory {shown(memory_id)}: say whose, with user_id")
+        self.name, self.what = name, what
+        super().__init__(f"several users have a {what} {shown(name)}: say whose, with user_id")
 
 
 class IdempotencyError(ReverieError):

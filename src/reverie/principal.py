@@ -11,7 +11,7 @@ import msgspec
 from reverie.errors import ForeignDataError, RoleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["LOCAL_ADMIN", "NOBODY", "OfTenant", "Principal", "Role", "current_principal"]
 
@@ -82,6 +82,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         if self.users is not None and user_id not in self.users:
             return False
         return self.cubes is None or mem_cube_id is None or (mem_cube_id or user_id) in self.cubes
+
+    def cubes_among(self, named: Sequence[str]) -> Sequence[str]:
+        """The cubes that a question is about: those it names, else all that the principal may touch.
+
+        Empty: every cube. The caller has checked the named ones.
+        """
+        return named if named or self.cubes is None else sorted(self.cubes)
 
     def own(self, rows: Iterable[T]) -> list[T]:
         """Those of the rows that the principal may touch."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import msgspec
 
 from reverie.access.audit import Audit
+from reverie.access.cubes import Cubes
 from reverie.access.cursors import Cursors
 from reverie.access.keys import ApiKeys
 from reverie.access.paging import seen_page
@@ -127,6 +128,7 @@ class Runtime:
         self.backend = new_backend(settings, self.clock, self.databases, self.store)
         self.audit = Audit(self.backend.records, self.clock)
         self.keys = ApiKeys(self.backend.records, self.audit, self.clock)
+        self.cubes = Cubes(self.backend.records, self.audit, self.clock)
         self.cursors = Cursors(self.backend.records)
         self.registry = new_registry(settings)
         level_of = self.registry.orchestrator.level

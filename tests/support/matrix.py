@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from reverie.api.unsupported import REASONS
+
 __all__ = ["CUBE", "ROWS", "SECRET", "USER", "Ask"]
 
 USER, CUBE = "<user>", "<cube>"
@@ -120,14 +122,63 @@ ROWS: dict[str, tuple[Ask, ...]] = {
         Ask(path={"memory_id": "own-ann.0"}, query={"user_id": USER}),
         Ask(path={"memory_id": "own-vault.0"}, query={"user_id": USER}),
         Ask(path={"memory_id": "nothing"}, query={"user_id": USER}),
+        *(Ask(path={"memory_id": each}) for each in ("own-ann.0", "own-vault.0", "own-bob.0", "nothing")),
     ),
     "POST /product/get_memory_by_ids": (
         Ask(query={"user_id": USER}, body=["own-ann.0", "own-vault.0", "own-bob.0", "nothing"]),
+        Ask(body=["own-ann.0", "own-vault.0", "own-bob.0", "nothing"]),
+    ),
+    "POST /product/get_user_names_by_memory_ids": (
+        Ask(body={"memory_ids": ["own-ann.0", "own-vault.0", "own-bob.0", "nothing"]}),
     ),
     "POST /product/delete_memory": (
         Ask(body={"user_id": USER, "memory_ids": ["own-vault.0", "own-bob.0", "nothing"]}),
         Ask(body={"user_id": USER, "session_id": "talk", "writable_cube_ids": [CUBE]}),
+        Ask(body={"user_id": USER, "filter": {"tags": "none"}, "writable_cube_ids": [CUBE]}),
+        Ask(body={"memory_ids": ["own-vault.0", "own-bob.0", "nothing"]}),
     ),
+    "POST /product/get_all": (
+        Ask(body={"user_id": USER, "memory_type": "text_mem", "mem_cube_ids": [CUBE]}),
+        Ask(body={"user_id": USER, "memory_type": "text_mem", "search_query": "bees"}),
+    ),
+    "POST /product/get_memory": (
+        Ask(body={"user_id": USER, "mem_cube_id": "ann"}),
+        *(Ask(body={"mem_cube_id": cube}) for cube in ("ann", "vault", "bob", "nothing")),
+    ),
+    "POST /product/feedback": (
+        Ask(
+            body={
+                "user_id": USER,
+                "history": None,
+                "feedback_content": "great",
+                "item_id": f"said-{USER}-{CUBE}",
+                "retrieved_memory_ids": ["own-ann.0", "own-vault.0", "own-bob.0"],
+                "writable_cube_ids": [CUBE],
+            }
+        ),
+    ),
+    "POST /product/create_cube": (
+        Ask(body={"owner_id": USER, "cube_name": "A name", "cube_id": CUBE}, whole=True),
+    ),
+    "POST /product/register_cube": (
+        Ask(body={"user_id": USER, "mem_cube_name_or_path": "new", "mem_cube_id": CUBE}, whole=True),
+    ),
+    "POST /product/exist_mem_cube_id": tuple(
+        Ask(body={"mem_cube_id": cube}) for cube in ("ann", "vault", "bob", "nothing")
+    ),
+    "GET /product/cubes": (of_user(), of_user(limit=1)),
+    **dict.fromkeys(
+        ("POST /product/chat/complete", "POST /product/chat/stream"),
+        (
+            Ask(
+                body={"user_id": USER, "query": "bees", "readable_cube_ids": [CUBE]},
+                own=(503,),
+                statuses=(503,),
+            ),
+        ),
+    ),
+    "POST /product/suggestions": (Ask(body={"user_id": USER, "mem_cube_id": "ann", "language": "en"}),),
+    **{f"POST /product/{path}": (Ask(own=(501,), statuses=(501,)),) for path in REASONS},
     "GET /product/memories": (
         Ask(query={"user_id": USER, "mem_cube_id": CUBE}),
         Ask(query={"user_id": USER, "mem_cube_id": CUBE, "limit": 1, "newest_first": True}),

@@ -20,14 +20,23 @@ from reverie.triggers.service import Who
 
 __all__ = [
     "Added",
+    "AddedText",
     "Alerts",
+    "AllInCube",
     "AuditPage",
     "Backlog",
     "Cancelled",
     "ChangedItems",
+    "ChatAnswer",
+    "ChatFrame",
+    "CreatedCube",
+    "CubePage",
     "DeadLetter",
     "DeadLetters",
     "DeletedMemories",
+    "Feedback",
+    "FeedbackRecord",
+    "Forest",
     "Found",
     "FoundInCube",
     "FoundMemory",
@@ -37,6 +46,8 @@ __all__ = [
     "LabelPage",
     "LinkPage",
     "LinkedMemory",
+    "Listed",
+    "ListedCube",
     "ListedMemories",
     "MadeKey",
     "Memories",
@@ -48,8 +59,10 @@ __all__ = [
     "Readiness",
     "RelatedMemory",
     "StatusPage",
+    "Suggestions",
     "Switched",
     "TypeAndTasks",
+    "UpdatedText",
     "UsageAndBudgets",
     "Waited",
     "Wellbeing",
@@ -65,6 +78,38 @@ class Added(TypedDict):
     cube_id: str
     item_id: str
     status: str
+    """accepted, duplicate, spooled; after waiting activated, failed, cancelled, or resolving: not settled."""
+
+
+class AddedText(TypedDict):
+    """A memory that feedback has added."""
+
+    id: str
+    text: str
+
+
+class UpdatedText(TypedDict):
+    """A memory that has taken the place of a wrong one."""
+
+    id: str
+    text: str
+    archived_id: str
+    """The id of the wrong one, which stays in history."""
+    origin_memory: str
+    """What the wrong one says."""
+
+
+class FeedbackRecord(TypedDict):
+    """What feedback has written. Changes of importance are not in it."""
+
+    add: list[AddedText]
+    update: list[UpdatedText]
+
+
+class Feedback(TypedDict):
+    """What feedback has changed in one cube."""
+
+    record: FeedbackRecord
 
 
 class RelatedMemory(TypedDict):
@@ -158,6 +203,33 @@ class Found(TypedDict):
     """With `explain`: the words, names and times that were understood in the query."""
 
 
+class Forest(TypedDict):
+    """The memories of a cube, once as a list and once by their types."""
+
+    nodes: list[FoundMemory]
+    tree_structure: dict[str, Any]
+    """`{id, node_name, children}`: below the root one child for each `memory_type`, below that the ids."""
+
+
+class AllInCube(TypedDict):
+    """All memories of a cube."""
+
+    cube_id: str
+    memories: list[Forest]
+    """One entry."""
+    memory_statistics: dict[str, int]
+    """How many memories there are of each `memory_type`."""
+
+
+class Listed(TypedDict):
+    """A page of the memories of a cube. `total_nodes` counts those of all pages."""
+
+    text_mem: list[FoundInCube]
+    pref_mem: list[FoundInCube]
+    tool_mem: list[FoundInCube]
+    skill_mem: list[FoundInCube]
+
+
 class Memories(TypedDict):
     """The memories that were asked for by their ids; those that there are not are left out."""
 
@@ -169,6 +241,53 @@ class DeletedMemories(TypedDict):
 
     status: Literal["success", "failure"]
     """failure: one of the ids is unknown. The others are deleted all the same."""
+
+
+class ChatAnswer(TypedDict):
+    """An answer of the language model."""
+
+    response: str
+    reasoning: str | None
+    """What the model thought before it answered, if it says that."""
+
+
+class ChatFrame(TypedDict):
+    """One event of an answer that comes part by part."""
+
+    type: Literal["reasoning", "text", "error"]
+    data: NotRequired[str]
+    content: NotRequired[str]
+    """Of an error: why the answer has broken off."""
+
+
+class Suggestions(TypedDict):
+    """Questions that a user may want to ask next."""
+
+    query: list[str]
+
+
+class CreatedCube(TypedDict):
+    """A cube that was created or made known."""
+
+    cube_id: str
+    cube_name: str
+    owner_id: str
+
+
+class ListedCube(TypedDict):
+    """A cube of a user."""
+
+    cube_id: str
+    cube_name: str
+    """The id, if the cube was never created by name."""
+
+
+class CubePage(TypedDict):
+    """A page of the cubes of a user, by id."""
+
+    cubes: list[ListedCube]
+    next: str | None
+    """What `cursor` must be for the next page; None on the last one."""
 
 
 class UsageAndBudgets(TypedDict):

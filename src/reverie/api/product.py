@@ -2,68 +2,81 @@
 
 from __future__ import annotations
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
+from reverie.api.adding import add_now, add_soon, messages_of
 from reverie.api.answers import Added, Found
 from reverie.api.envelope import answer
+from reverie.api.feedback import add_feedback
+from reverie.api.fine_search import fine_search
 from reverie.api.memory_models import SearchRequest
 from reverie.api.memory_shape import found_by_cube
 from reverie.api.models import AddRequest
 from reverie.api.routing import Example, Route
 from reverie.api.streams import unless_gone
-from reverie.capture.intake import add_message
-from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    ItemTakenError,
+    NotSupportedError,
+    NoWorkerError,
+    QueueFullError,
+)
 from reverie.face.scheduler import AsyncScheduler
-from reverie.message import new_item_id
-from reverie.principal import Role
-from reverie.turn import memory_id_of
+from reverie.memory.query import Found as Finding
+from reverie.principal import Role, current_principal
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "find"]
 
 PREFERENCE_NOTE = "These are preferences of the user: heed them, unless the user now says otherwise."
 """`pref_note` of a search that has found preferences."""
+NO_INTERNET = "the internet was not searched: this server does not do that"
 
 
-async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
-    """Take in something to remember. It is on disk when this answers, and can be found soon after."""
-    turns = request.turns
-    messages = [
-        add_message(
-            turns,
+async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -> JSONResponse:
+    """Take in something to remember. It is on disk when this answers.
+
+    With `async_mode` sync, a search finds it when this answers, unless its entries have the status
+    `resolving`: then the work takes longer than `server.sync_timeout_s`.
+    """
+    if request.is_feedback:
+        return await add_feedback(scheduler, client, request)
+    messages = await messages_of(scheduler, request)
+    if request.waits:
+        added = await add_now(scheduler, client, messages, with_facts=request.waits_for_facts)
+    else:
+        added = await add_soon(scheduler, messages)
+    return answer(added.entries, added.message)
+
+
+async def find(scheduler: AsyncScheduler, request: SearchRequest) -> Finding:
+    """The answer to a search in its mode. The query is noted, unless the caller may only read."""
+    principal = current_principal.get()
+    options = request.options()
+    options["mem_cube_ids"] = principal.cubes_among(request.cubes)
+    if request.mode == "fine":
+        history = [model.turn() for model in request.chat_history or ()]
+        found = await fine_search(scheduler, request.query, options, history)
+    else:
+        found = await scheduler.memory.search(request.query, **options, note=False)
+    if principal.role > Role.READ_ONLY:
+        scheduler.memory.note_query(
+            request.query,
+            found,
             user_id=request.user_id,
-            mem_cube_id=cube,
-            item_id=request.item_id or new_item_id(),
-            session_id=request.session_id,
-            task_id=request.task_id,
-            info=request.info_with_tags,
+            mem_cube_ids=options["mem_cube_ids"],
+            session_id=options["session_id"],
         )
-        for cube in request.cubes
-    ]
-    runtime = scheduler.runtime
-    receipts = await runtime.intake.submit(messages, spools=runtime.settings.spool.submits)
-    if any(receipt.status == "conflict" for receipt in receipts):
-        raise ItemTakenError(request.item_id)
-    added: list[Added] = [
-        {
-            "memory": turn.content,
-            "memory_id": memory_id_of(message, index),
-            "memory_type": "LongTermMemory",
-            "cube_id": message.mem_cube_id,
-            "item_id": message.item_id,
-            "status": receipt.status,
-        }
-        for message, receipt in zip(messages, receipts, strict=True)
-        for index, turn in enumerate(turns)
-        if turn.content.strip()
-    ]
-    return answer(added)
+    if request.internet_search:
+        found = msgspec.structs.replace(found, degraded=(*found.degraded, NO_INTERNET))
+    return found
 
 
 async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> JSONResponse:
     """Find memories that fit a query, best first, by cube. The search ends when its client hangs up."""
-    searching = scheduler.memory.search(request.query, **request.options(), note=False)
-    found = await unless_gone(client, searching)
+    found = await unless_gone(client, find(scheduler, request))
     related = request.neighbor_discovery
     data: Found = {
         "text_mem": found_by_cube(found.hits, related=related),
@@ -92,7 +105,14 @@ ROUTES = (
         add,
         role=Role.USER,
         answer=list[Added],
-        errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+        errors=(
+            InvalidMessageError,
+            ItemTakenError,
+            QueueFullError,
+            NotSupportedError,
+            NoWorkerError,
+            BackendUnavailableError,
+        ),
         example=Example(
             body={
                 "user_id": "ann",

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING
 
 from reverie.api import (
     admin,
+    chat,
     control,
+    cubes,
     events,
+    feedback,
     language,
     memories,
+    memory_lists,
     memory_pages,
     operation,
     product,
     push,
     scheduler,
+    suggestions,
     triggers,
+    unsupported,
     webhooks,
 )
 
@@ -27,6 +33,12 @@ __all__ = ["ROUTES"]
 ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
     *memories.ROUTES,
+    *memory_lists.ROUTES,
+    *feedback.ROUTES,
+    *cubes.ROUTES,
+    *chat.ROUTES,
+    *suggestions.ROUTES,
+    *unsupported.ROUTES,
     *memory_pages.ROUTES,
     *language.ROUTES,
     *push.ROUTES,
