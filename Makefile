@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 serve: $(VENV)/.base  ## start the server on 127.0.0.1:8000
 	$(BIN)/reverie serve
 
-test: check  ## everything CI runs: the checks, then all tests
+test: check $(VENV)-memos/.done  ## everything CI runs: the checks, then all tests
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 test: export PYTHONDONTWRITEBYTECODE =  # the tests start very many processes: none shall compile all anew
 
@@ -47,7 +47,7 @@ pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 PIN_FLAGS := --quiet --upgrade --strip-extras --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-memos dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Reverie needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": try make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
@@ -68,3 +68,8 @@ $(VENV)/.bench: requirements/bench.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --requirement requirements/bench.txt
 	$(PIP) install --no-deps --editable .
 	touch $(VENV)/.base $@
+
+$(VENV)-memos/.done: requirements/memos.txt | $(VENV)/bin/python
+	$(BIN)/python -m venv --clear --without-pip $(VENV)-memos
+	$(PIP) --python $(VENV)-memos/bin/python install --no-deps --requirement requirements/memos.txt
+	touch $@
