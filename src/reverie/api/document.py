@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI describes requests; the route table adds answers, errors and roles."""
+"""The OpenAPI document: FastAPI describes requests; the route table adds examples, answers, errors and roles."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ WITH_BODY = {
     408: "The body did not arrive within `server.receive_timeout_s`.",
     415: "The body is of a kind that the route does not take.",
 }
+API_KEY = "ApiKey"
+SECURITY_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key. The server needs none until the first key was made.",
+}
 
 
 class Refusal(msgspec.Struct):
@@ -60,7 +66,7 @@ class InvalidRequest(msgspec.Struct):
 
 
 def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict[str, Any]:
-    """Add the answers, errors and role of each route to the document that FastAPI has made."""
+    """Add the example, answers, errors and role of each route to the document that FastAPI has made."""
     types = [kind for route in routes for kind in (*_answers(route), *route.other_answers.values())]
     (refusal, invalid, *schemas), components = msgspec.json.schema_components(
         [Refusal, InvalidRequest, *types], ref_template="#/components/schemas/{name}"
@@ -69,6 +75,7 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's shape of a 422, which is not ours
         named.pop(unused, None)
     named.update(components)
+    document["components"]["securitySchemes"] = {API_KEY: SECURITY_SCHEME}
     for route in routes:
         operation = document["paths"][route.path][route.method.lower()]
         possible = [schemas.pop(0) for _ in _answers(route)]
@@ -81,9 +88,24 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
                 schema = {"anyOf": [others[status], schema]}
             responses[status] = _response(" ".join(reasons), schema)
         operation["responses"] = {str(status): response for status, response in responses.items()}
+        _add_example(operation, route)
+        operation["security"] = [{API_KEY: []}, *([{}] if route.reach == "open" else [])]
         operation["x-role"] = route.role.title
         operation["x-reach"] = route.reach
     return document
+
+
+def _add_example(operation: dict[str, Any], route: Route) -> None:
+    """Put the values of the route's example beside the parameters and the body."""
+    example = route.example
+    given = {"path": example.path, "query": example.query}
+    for parameter in operation.get("parameters", ()):
+        values = given.get(parameter["in"], {})
+        if parameter["name"] in values:
+            parameter["example"] = values[parameter["name"]]
+    if example.body is not None:
+        for content in operation["requestBody"]["content"].values():
+            content["example"] = example.body
 
 
 def _answers(route: Route) -> tuple[Any, ...]:

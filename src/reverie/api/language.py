@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from reverie.api.answers import UsageAndBudgets
 from reverie.api.envelope import answer
 from reverie.api.models import Text
-from reverie.api.routing import Route, Touched
+from reverie.api.routing import Example, Route, Touched
 from reverie.errors import BackendUnavailableError, InvalidMessageError, InvalidSelectionError
 from reverie.face.extraction import ExtractionInForce
 from reverie.face.scheduler import AsyncScheduler
@@ -84,6 +84,7 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=ExtractionInForce,
         errors=(InvalidMessageError, BackendUnavailableError),
+        example=Example(query={"user_id": "ann"}),
     ),
     Route(
         "PUT",
@@ -92,6 +93,9 @@ ROUTES = (
         role=Role.USER,
         answer=ExtractionInForce,
         errors=(InvalidMessageError, BackendUnavailableError),
+        example=Example(
+            body={"user_id": "ann", "mission": "A diary of meals.", "categories": ["food", "drink"]}
+        ),
     ),
     Route(
         "GET",
@@ -100,5 +104,6 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=UsageAndBudgets,
         errors=(InvalidMessageError, InvalidSelectionError, BackendUnavailableError),
+        example=Example(query={"user_id": "ann", "days": 30}),
     ),
 )

@@ -12,7 +12,7 @@ from reverie.api.envelope import answer
 from reverie.api.memory_models import DeleteRequest
 from reverie.api.memory_shape import memory_of
 from reverie.api.models import Text
-from reverie.api.routing import Route
+from reverie.api.routing import Example, Route
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
@@ -120,6 +120,7 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=FoundMemory | None,
         errors=(InvalidMessageError, MemoryDeletedError, BackendUnavailableError),
+        example=Example(path={"memory_id": "tea.0"}, query={"user_id": "ann"}),
     ),
     Route(
         "POST",
@@ -128,6 +129,7 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=Memories,
         errors=(InvalidMessageError, BackendUnavailableError),
+        example=Example(query={"user_id": "ann"}, body=["tea.0"]),
     ),
     Route(
         "POST",
@@ -136,5 +138,6 @@ ROUTES = (
         role=Role.USER,
         answer=DeletedMemories,
         errors=(InvalidMessageError, InvalidSelectionError, VersionConflictError, BackendUnavailableError),
+        example=Example(body={"user_id": "ann", "memory_ids": ["tea.0"]}),
     ),
 )

@@ -10,7 +10,7 @@ from reverie.api.envelope import answer
 from reverie.api.memory_models import SearchRequest
 from reverie.api.memory_shape import found_by_cube
 from reverie.api.models import AddRequest
-from reverie.api.routing import Route
+from reverie.api.routing import Example, Route
 from reverie.api.streams import unless_gone
 from reverie.capture.intake import add_message
 from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
@@ -93,6 +93,14 @@ ROUTES = (
         role=Role.USER,
         answer=list[Added],
         errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+        example=Example(
+            body={
+                "user_id": "ann",
+                "item_id": "tea",
+                "session_id": "may",
+                "messages": [{"role": "user", "content": "I like green tea"}],
+            }
+        ),
     ),
     Route(
         "POST",
@@ -101,5 +109,6 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=Found,
         errors=(InvalidMessageError, BackendUnavailableError),
+        example=Example(body={"user_id": "ann", "query": "What does Ann drink?"}),
     ),
 )

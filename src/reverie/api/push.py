@@ -6,7 +6,7 @@ from fastapi.responses import JSONResponse
 
 from reverie.api.answers import Pushed
 from reverie.api.models import DEFAULT_USER, PushRequest
-from reverie.api.routing import Route
+from reverie.api.routing import Example, Route
 from reverie.capture.intake import add_message
 from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
 from reverie.face.scheduler import AsyncScheduler
@@ -58,5 +58,13 @@ ROUTES = (
         answer=Pushed,
         plain=True,
         errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+        example=Example(
+            body={
+                "user_id": "ann",
+                "device_id": "phone",
+                "session_id": "may",
+                "messages": [{"role": "user", "content": "I play chess"}],
+            }
+        ),
     ),
 )

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from reverie.api.answers import Backlog, ItemState, Progress, StatusPage, Waited
 from reverie.api.envelope import answer
 from reverie.api.models import SubmitRequest
-from reverie.api.routing import Route
+from reverie.api.routing import Example, Route
 from reverie.api.streams import EventStream, unless_gone
 from reverie.backends.lane_keys import lane_key
 from reverie.backends.moves import Submitted
@@ -175,6 +175,9 @@ ROUTES = (
         role=Role.USER,
         answer=list[Submitted],
         errors=(InvalidMessageError, QueueFullError, BackendUnavailableError),
+        example=Example(
+            body={"messages": [{"user_id": "ann", "label": "import", "item_id": "page-1", "task_id": "book"}]}
+        ),
     ),
     Route(
         "GET",
@@ -183,6 +186,7 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=list[ItemState] | StatusPage,
         errors=(UnknownItemError, InvalidSelectionError, *BAD_ID),
+        example=Example(query={"user_id": "ann", "task_id": "tea"}),
     ),
     Route(
         "GET", "/product/scheduler/allstatus", allstatus, role=Role.READ_ONLY, reach="all", answer=AllStatus
@@ -194,8 +198,17 @@ ROUTES = (
         role=Role.READ_ONLY,
         answer=Backlog,
         errors=BAD_ID,
+        example=Example(query={"user_id": "ann"}),
     ),
-    Route("POST", "/product/scheduler/wait", wait, role=Role.READ_ONLY, answer=Waited, errors=BAD_ID),
+    Route(
+        "POST",
+        "/product/scheduler/wait",
+        wait,
+        role=Role.READ_ONLY,
+        answer=Waited,
+        errors=BAD_ID,
+        example=Example(query={"user_name": "ann", "timeout_seconds": 10}),
+    ),
     Route(
         "GET",
         "/product/scheduler/wait/stream",
@@ -205,5 +218,6 @@ ROUTES = (
         errors=BAD_ID,
         plain=True,
         media_type="text/event-stream",
+        example=Example(query={"user_name": "ann", "timeout_seconds": 10}),
     ),
 )

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from reverie.api.answers import Cancelled, Ran, Switched, TypeAndTasks
 from reverie.api.envelope import answer
 from reverie.api.models import Whose
-from reverie.api.routing import Route
+from reverie.api.routing import Example, Route
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
@@ -112,6 +112,7 @@ ROUTES = (
         reach="all",
         answer=TypeAndTasks,
         errors=UNKNOWN,
+        example=Example(path={"task_type": "memory_compression"}, query={"limit": 10}),
     ),
     Route(
         "POST",
@@ -120,6 +121,9 @@ ROUTES = (
         role=Role.USER,
         answer=Ran,
         errors=(*BAD_IDS, *UNKNOWN, TaskTypeDisabledError),
+        example=Example(
+            path={"task_type": "memory_compression"}, body={"user_id": "ann", "device_id": "phone"}
+        ),
     ),
     Route(
         "POST",
@@ -128,6 +132,9 @@ ROUTES = (
         role=Role.USER,
         answer=Cancelled,
         errors=(*BAD_IDS, *UNKNOWN),
+        example=Example(
+            path={"task_type": "memory_compression"}, body={"user_id": "ann", "device_id": "phone"}
+        ),
     ),
     Route(
         "POST",
@@ -137,6 +144,7 @@ ROUTES = (
         reach="all",
         answer=Switched,
         errors=UNKNOWN,
+        example=Example(path={"task_type": "statistics_update"}),
     ),
     Route(
         "POST",
@@ -146,5 +154,6 @@ ROUTES = (
         reach="all",
         answer=Switched,
         errors=UNKNOWN,
+        example=Example(path={"task_type": "statistics_update"}),
     ),
 )
