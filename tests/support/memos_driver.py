@@ -1,6 +1,7 @@
-"""Runs in the environment of MemOS's client: calls it as the lines on standard input say, and prints the answers.
+"""A program for the environment of MemOS's client: it calls the client as standard input says.
 
-A line is `{"method": name, "arguments": {…}}`. Its answer is `{"answer": …}` or `{"error": words, "status": HTTP}`.
+A line is `{"method": name, "arguments": {…}}`. For each of them a line is printed: `{"answer": …}`, or
+`{"error": words, "status": HTTP status}`.
 """
 
 from __future__ import annotations

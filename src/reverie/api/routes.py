@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.api import language, memories, operation, product, push, scheduler, triggers
+from reverie.api import language, memories, openmem, operation, product, push, scheduler, triggers
 
 if TYPE_CHECKING:
     from reverie.api.routing import Route
@@ -15,6 +15,7 @@ ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
     *memories.ROUTES,
     *language.ROUTES,
+    *openmem.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
     *triggers.ROUTES,

@@ -1,0 +1,369 @@
+"""What MemOS's published Python client sends and gets under `/api/openmem/v1`. Unknown fields are ignored."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
+from pydantic import BaseModel, Field, model_validator
+
+from reverie.api.memory_models import SearchRequest
+from reverie.api.memory_shape import type_of
+from reverie.api.models import AddRequest, Text, TurnModel
+from reverie.api.routing import Touched
+
+if TYPE_CHECKING:
+    from reverie.memory.item import MemoryItem
+    from reverie.memory.query import Hit
+
+__all__ = [
+    "AddMessageRequest",
+    "AddedTask",
+    "ChangedMemory",
+    "DeletedAll",
+    "DeleteMemoryRequest",
+    "FoundDetails",
+    "GetMessageRequest",
+    "MemoryDetail",
+    "MessageDetail",
+    "Messages",
+    "PreferenceDetail",
+    "SearchMemoryRequest",
+    "StatusRequest",
+    "TaskState",
+    "TaskStatus",
+    "UpdateMemoryRequest",
+    "detail_of",
+    "hit_detail",
+    "message_detail",
+    "user_of_agent",
+]
+
+KEY_LENGTH = 60
+"""How many characters `memory_key` of a memory without a title has at most."""
+TaskState = Literal["running", "completed", "failed"]
+
+
+def user_of_agent(agent_id: str) -> str:
+    """The user id under which the memories of an agent that serves no particular user are kept."""
+    return f"agent:{agent_id}"
+
+
+class Whose(BaseModel):
+    """The user whose memories are meant; without a user, an agent whose own memories are meant."""
+
+    user_id: Text | None = None
+    agent_id: Text | None = Field(None, description="without user_id: the agent's own memories")
+
+    @model_validator(mode="after")
+    def check_owner(self) -> Whose:
+        """Refuse a request that names neither."""
+        if not self.user_id and not self.agent_id:
+            raise ValueError("give user_id or agent_id: it is not clear whose memories are meant")
+        return self
+
+    @property
+    def owner(self) -> str:
+        """The user id of whoever is meant."""
+        return self.user_id or user_of_agent(self.agent_id or "")
+
+    def touched(self) -> list[Touched]:
+        """The user, and the user's own cube."""
+        return [Touched(self.owner, ("",))]
+
+
+class AddMessageRequest(BaseModel):
+    """What was said in a conversation, to be remembered for one or several users."""
+
+    messages: Annotated[list[TurnModel], Field(min_length=1)] | Annotated[str, Field(min_length=1)]
+    user_id: Text | list[Text] | None = None
+    agent_id: Text | list[Text] | None = Field(
+        None, description="beside user_id: one agent, kept with the memories; alone: whose memories these are"
+    )
+    conversation_id: str | None = None
+    info: dict[str, Any] | None = None
+    tags: list[str] | None = None
+    app_id: str | None = None
+    source: str | None = None
+    async_mode: bool = Field(default=True, description="false: answer when the memories can be found")
+
+    @model_validator(mode="after")
+    def check_owners(self) -> AddMessageRequest:
+        """Refuse a request that names nobody, or several agents beside a user."""
+        if not self.owners:
+            raise ValueError("give user_id or agent_id: it is not clear whose memories these are")
+        if self.user_id and len(_listed(self.agent_id)) > 1:
+            raise ValueError("give one agent_id beside user_id: a memory has one agent")
+        return self
+
+    @property
+    def owners(self) -> list[str]:
+        """The user ids under which the messages are remembered."""
+        users = _listed(self.user_id) or [user_of_agent(agent) for agent in _listed(self.agent_id)]
+        return list(dict.fromkeys(users))
+
+    def touched(self) -> list[Touched]:
+        """The users, and their own cubes."""
+        return [Touched(owner, ("",)) for owner in self.owners]
+
+    def add_requests(self, item_id: str) -> list[AddRequest]:
+        """The same as one request to `/product/add` for each user, under one item id."""
+        agent = next(iter(_listed(self.agent_id)), None)
+        more = {"agent_id": agent, "app_id": self.app_id}
+        info = {name: value for name, value in more.items() if value} | (self.info or {})
+        return [
+            AddRequest(
+                user_id=owner,
+                messages=self.messages,
+                session_id=self.conversation_id or None,
+                item_id=item_id,
+                info=info or None,
+                source=self.source,
+                custom_tags=self.tags,
+                async_mode="async" if self.async_mode else "sync",
+            )
+            for owner in self.owners
+        ]
+
+
+class SearchMemoryRequest(Whose):
+    """What to look for. Knowledge bases, tools and skills are not kept here: their fields have no effect."""
+
+    query: Text
+    conversation_id: Text | None = Field(
+        None, description="the present conversation: its memories are raised"
+    )
+    memory_limit_number: int = Field(6, ge=1, le=1000)
+    include_preference: bool = True
+    preference_limit_number: int = Field(6, ge=0, le=1000)
+    relativity: float | None = Field(
+        None, ge=0, le=1, description="hits with a lower score are dropped; none: 0.45; 0: drops none"
+    )
+    filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}')
+
+    def search_request(self, cubes: list[str]) -> SearchRequest:
+        """The same as a request to `/product/search`."""
+        given = {} if self.relativity is None else {"relativity": self.relativity}
+        return SearchRequest(
+            query=self.query,
+            user_id=self.owner,
+            readable_cube_ids=cubes,
+            session_id=self.conversation_id,
+            top_k=self.memory_limit_number,
+            include_preference=self.include_preference,
+            pref_top_k=self.preference_limit_number,
+            filter=self.filter,
+            agent_id=self.agent_id if self.user_id else None,
+            **given,
+        )
+
+
+class GetMessageRequest(Whose):
+    """Which messages of a user to read: the last ones of a conversation."""
+
+    conversation_id: Text | None = Field(None, description="none: the last messages of all conversations")
+    message_limit_number: int | None = Field(None, ge=1, le=1000, description="none: 6")
+
+
+class StatusRequest(BaseModel):
+    """Which task to look at."""
+
+    task_id: Text = Field(description="as `add/message` or `add/feedback` has answered it")
+
+
+class UpdateMemoryRequest(BaseModel):
+    """How to change a memory. Fields that are left out stay as they are."""
+
+    memory_id: Text
+    user_id: Text | None = Field(None, description="whose memory it is, if several users have this id")
+    content: Text | None = None
+    title: Text | None = None
+    status: Literal["activated", "archived", "deleted"] | None = None
+
+    @model_validator(mode="after")
+    def check_change(self) -> UpdateMemoryRequest:
+        """Refuse a request that changes nothing."""
+        if not self.content and not self.title and not self.status:
+            raise ValueError("give content, title or status: there is nothing to change")
+        return self
+
+
+class DeleteMemoryRequest(BaseModel):
+    """Which memories to delete: `memory_ids`, or all of a user or of an agent."""
+
+    memory_ids: list[Text] | None = Field(None, max_length=1000)
+    user_id: Text | None = Field(None, description="beside memory_ids: whose memories these are")
+    agent_id: Text | None = Field(None, description="instead of user_id: the agent's own memories")
+    filter: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def check_selection(self) -> DeleteMemoryRequest:
+        """Refuse a request that does not say which memories it means in one way."""
+        if self.filter is not None:
+            raise ValueError(
+                "memories cannot be deleted by a filter: search with it, and give the memory_ids"
+            )
+        if not self.memory_ids and bool(self.user_id) == bool(self.agent_id):
+            raise ValueError(
+                "give memory_ids, or one of user_id and agent_id, whose memories are all deleted"
+            )
+        return self
+
+    @property
+    def owner(self) -> str:
+        """The user id of whoever is meant, if there are no `memory_ids`."""
+        return self.user_id or user_of_agent(self.agent_id or "")
+
+
+class AddedTask(TypedDict):
+    """What was taken in, as a task whose status can be read."""
+
+    success: bool
+    task_id: str
+    status: TaskState
+
+
+class TaskStatus(TypedDict):
+    """The status of a task."""
+
+    task_id: str
+    status: TaskState
+
+
+class MemoryDetail(TypedDict):
+    """A memory. Times are epoch milliseconds."""
+
+    id: str
+    memory_key: str
+    """The title, or the beginning of the text."""
+    memory_value: str
+    memory_type: str
+    create_time: int
+    update_time: int
+    conversation_id: str | None
+    status: str
+    confidence: float
+    """Always 1: clients expect the field."""
+    tags: list[str]
+    info: dict[str, Any] | None
+    sources: list[dict[str, Any]]
+    relativity: NotRequired[float]
+    """In a search: how well the memory fits, 0 to 1."""
+
+
+class PreferenceDetail(TypedDict):
+    """A preference of the user. Times are epoch milliseconds."""
+
+    id: str
+    preference_type: Literal["explicit_preference"]
+    preference: str
+    reasoning: str
+    create_time: int
+    update_time: int
+    conversation_id: str | None
+    status: str
+    info: dict[str, Any] | None
+    sources: list[dict[str, Any]]
+    relativity: NotRequired[float]
+    """In a search: how well the preference fits, 0 to 1."""
+
+
+class FoundDetails(TypedDict):
+    """The memories that fit a query, best first. The lists of kinds that are not kept here are empty."""
+
+    memory_detail_list: list[MemoryDetail]
+    preference_detail_list: list[PreferenceDetail]
+    message_detail_list: list[Any]
+    tool_memory_detail_list: list[Any]
+    skill_detail_list: list[Any]
+    profile_detail_list: list[Any]
+    event_detail_list: list[Any]
+    preference_note: str
+    """How a model should read the preferences."""
+
+
+class MessageDetail(TypedDict):
+    """A message of a conversation. Times are epoch milliseconds."""
+
+    message_id: str
+    """The client's own id of the message, or the id of the memory that it became."""
+    role: str
+    content: str
+    chat_time: str | None
+    conversation_id: str | None
+    create_time: int
+    update_time: int
+
+
+class Messages(TypedDict):
+    """The last messages of a conversation, oldest first."""
+
+    message_detail_list: list[MessageDetail]
+
+
+class ChangedMemory(TypedDict):
+    """A memory that was changed."""
+
+    success: bool
+    memory_id: str
+
+
+class DeletedAll(TypedDict):
+    """Whether all memories that were meant are deleted."""
+
+    success: bool
+
+
+def detail_of(item: MemoryItem) -> MemoryDetail | PreferenceDetail:
+    """A memory, or a preference, in the shape that the client reads."""
+    common: Any = {
+        "id": item.id,
+        "create_time": item.created_at,
+        "update_time": item.updated_at,
+        "conversation_id": item.session_id,
+        "status": item.status,
+        "info": item.info,
+        "sources": [msgspec.structs.asdict(source) for source in item.sources],
+    }
+    if item.kind == "preference":
+        preference: PreferenceDetail = {
+            **common,
+            "preference_type": "explicit_preference",
+            "preference": item.text,
+            "reasoning": item.narrative or "",
+        }
+        return preference
+    memory: MemoryDetail = {
+        **common,
+        "memory_key": item.title or textwrap.shorten(item.text, KEY_LENGTH, placeholder="…"),
+        "memory_value": item.text,
+        "memory_type": type_of(item),
+        "confidence": 1.0,
+        "tags": list(item.tags),
+    }
+    return memory
+
+
+def hit_detail(hit: Hit) -> Any:
+    """A hit of a search in the shape that the client reads."""
+    return {**detail_of(hit.item), "relativity": hit.score}
+
+
+def message_detail(item: MemoryItem) -> MessageDetail:
+    """A turn of a conversation in the shape that the client reads."""
+    source = item.sources[0] if item.sources else None
+    return {
+        "message_id": (source and source.message_id) or item.id,
+        "role": (source and source.role) or "user",
+        "content": item.text,
+        "chat_time": source and source.chat_time,
+        "conversation_id": item.session_id,
+        "create_time": item.created_at,
+        "update_time": item.updated_at,
+    }
+
+
+def _listed(given: str | list[str] | None) -> list[str]:
+    """One name or several, as a list."""
+    return [name for name in ([given] if isinstance(given, str) else given or []) if name]
