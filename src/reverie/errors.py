@@ -11,6 +11,7 @@ import re
 from typing import ClassVar
 
 __all__ = [
+    "AmbiguousIdError",
     "AppNotFoundError",
     "BackendUnavailableError",
     "BoundKeyError",
@@ -31,6 +32,8 @@ __all__ = [
     "MemoryDeletedError",
     "MissingExtraError",
     "NetworkFileSystemError",
+    "NoWorkerError",
+    "NotSupportedError",
     "QueueFullError",
     "ReadTimeoutError",
     "ReverieError",
@@ -148,6 +151,39 @@ class ItemTakenError(ReverieError):
         """Name the id."""
         self.item_id = item_id
         super().__init__(f"item_id {item_id!r} is taken by another message of this user")
+
+
+class AmbiguousIdError(ReverieError):
+    """Several users of the caller have something with this id."""
+
+    def __init__(self, what: str, name: str) -> None:
+        """Name the id, and what to give beside it."""
+        self.what, self.name = what, name
+        super().__init__(f"several users have the {what} {shown(name)}: give user_id")
+
+
+class NotSupportedError(ReverieError):
+    """This server does not do what was asked."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        """Name what was asked for, and why it is not done."""
+        self.what, self.reason = what, reason
+        super().__init__(f"{what}: {reason}")
+
+
+class NoWorkerError(ReverieError):
+    """No worker lives that could do the work now; nothing was kept."""
+
+    retry_after_s: ClassVar[float] = 5
+    """Seconds until it is worth trying again."""
+
+    def __init__(self, label: str) -> None:
+        """Name the label, and what to do."""
+        self.label = label
+        super().__init__(
+            f"no live worker handles the label {label!r}, and nothing was kept: start one (reverie worker), "
+            "or ask with async_mode = async, which does not wait for it"
+        )
 
 
 class RoleError(ReverieError):

@@ -89,6 +89,12 @@ class ServerSettings(Section):
         description="requests a second of each API key in each server process; more are refused (429); "
         "unset: no limit; a key can have one of its own",
     )
+    sync_timeout_s: float = Field(
+        30,
+        gt=0,
+        description="seconds that a request which asks to wait (async_mode = sync) waits for its work; then "
+        "it is answered, and the work goes on",
+    )
     tls_certificate: Path | None = Field(
         None, description="file of the TLS certificate, with its chain, in PEM; unset: no TLS"
     )
@@ -120,6 +126,9 @@ class Settings(Section):
     data_dir: Path = Field(
         default_factory=lambda: Path(platformdirs.user_data_dir("reverie")),
         description="folder of reverie.db; default: the platform's user data folder",
+    )
+    documents_folder: Path | None = Field(
+        None, description="folder of the text files that doc_path may name; unset: no file is read"
     )
     queue: QueueSettings = Field(default_factory=QueueSettings)
     memory: MemorySettings = Field(default_factory=MemorySettings)

@@ -25,6 +25,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When it was said, in words or as a date."""
     message_id: str | None = None
     """The id of the utterance in the client's own system."""
+    type: str = "chat"
+    """chat, or doc for a part of a document."""
 
 
 def write_turns(turns: Sequence[Turn]) -> str:

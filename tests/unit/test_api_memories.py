@@ -116,7 +116,6 @@ async def test_what_is_added_keeps_its_speaker_time_id_and_tags(api: Api) -> Non
         session_id="s1",
         info={"device_id": "phone", "agent_id": "butler", "custom_tags": ["home"], "n": 1},
         custom_tags=["drinks", "home"],
-        async_mode="sync",
         mode="fine",
     )
     assert added == [
@@ -194,7 +193,7 @@ async def test_an_add_to_several_cubes_is_found_in_each(api: Api) -> None:
 
 async def test_the_shape_of_a_search(api: Api) -> None:
     await api.add("I drink green tea", "Mount Everest is high", item_id="0ff1ce-tea")
-    found = await api.search("tea")
+    found = await api.search("tea", top_k=1)
     assert set(found) == {
         "text_mem",
         "pref_mem",

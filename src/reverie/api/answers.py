@@ -48,6 +48,7 @@ class Added(TypedDict):
     cube_id: str
     item_id: str
     status: str
+    """accepted, duplicate, spooled; after waiting activated, failed, cancelled, or resolving: not settled."""
 
 
 class RelatedMemory(TypedDict):

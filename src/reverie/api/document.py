@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI describes requests; the route table adds examples, answers, errors and roles."""
+"""The OpenAPI document: FastAPI describes requests; the route table adds examples, answers, errors, roles."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from reverie.base.logs import get_logger
 from reverie.errors import (
+    AmbiguousIdError,
     BackendUnavailableError,
     BoundKeyError,
     ForeignDataError,
@@ -22,6 +23,8 @@ from reverie.errors import (
     ItemTakenError,
     KeyNeededError,
     MemoryDeletedError,
+    NotSupportedError,
+    NoWorkerError,
     QueueFullError,
     ReverieError,
     RoleError,
@@ -54,13 +57,16 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     UnknownKeyError: 404,
     UnknownMemoryError: 404,
     UnknownTaskTypeError: 404,
+    AmbiguousIdError: 409,
     ItemTakenError: 409,
     TaskTypeDisabledError: 409,
     VersionConflictError: 409,
     MemoryDeletedError: 410,
     QueueFullError: 429,
     TooManyRequestsError: 429,
+    NotSupportedError: 501,
     BackendUnavailableError: 503,
+    NoWorkerError: 503,
     WaitTimeoutError: 504,
 }
 """The HTTP status of each error; all others are 500."""

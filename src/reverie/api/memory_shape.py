@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
     from reverie.memory.query import Hit
 
-__all__ = ["TYPE_OF_KIND", "TYPE_OF_TIER", "found_by_cube", "found_memory", "memory_of"]
+__all__ = ["TYPE_OF_KIND", "TYPE_OF_TIER", "found_by_cube", "found_memory", "memory_of", "type_of"]
 
 TYPE_OF_TIER = {
     "working": "WorkingMemory",
@@ -29,6 +29,11 @@ TYPE_OF_KIND = {"profile": "UserMemory", "preference": "PreferenceMemory"}
 """kind → `memory_type`, whatever the tier."""
 
 
+def type_of(item: MemoryItem) -> str:
+    """The `memory_type` of a memory."""
+    return TYPE_OF_KIND.get(item.kind) or TYPE_OF_TIER.get(item.tier, item.tier)
+
+
 def memory_of(item: MemoryItem) -> FoundMemory:
     """A memory with all that is known of it."""
     return {
@@ -36,7 +41,7 @@ def memory_of(item: MemoryItem) -> FoundMemory:
         "memory": item.text,
         "ref_id": f"[{item.id.partition('-')[0]}]",
         "metadata": {
-            "memory_type": TYPE_OF_KIND.get(item.kind) or TYPE_OF_TIER.get(item.tier, item.tier),
+            "memory_type": type_of(item),
             "kind": item.kind,
             "tier": item.tier,
             "status": item.status,

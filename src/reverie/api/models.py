@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field, field_validator, model_va
 from pydantic_core import PydanticCustomError
 
 from reverie.api.routing import Touched
+from reverie.errors import NotSupportedError, shown
 from reverie.message import Message, MessageLimits, UniquePolicy, content_text, new_item_id
 from reverie.turn import Turn
 
@@ -36,25 +37,28 @@ class TurnModel(BaseModel):
     name: str | None = Field(None, description="the name of the speaker, which a search may mention")
     chat_time: str | None = Field(None, description="when it was said, in words or as a date")
     message_id: str | None = Field(None, description="the id of the message in the client's own system")
+    tool_call_id: str | None = Field(None, description="of a tool's answer: its id, if message_id is missing")
 
     @model_validator(mode="before")
     @classmethod
     def read_raw_item(cls, given: Any) -> Any:
-        """Take the text of a raw item for its content."""
-        if isinstance(given, dict) and "content" not in given and "text" in given:
-            return given | {"content": given["text"]}
-        return given
+        """Take the text of a raw item for its content; the calls of tools may have no content."""
+        if not isinstance(given, dict) or "content" in given:
+            return given
+        if "tool_calls" in given:
+            return given | {"content": ""}
+        if "type" in given:
+            return given | {"content": _text_of_part(given)}
+        return given | {"content": given["text"]} if "text" in given else given
 
     @field_validator("content", mode="before")
     @classmethod
     def join_parts(cls, content: Any) -> Any:
-        """Turn content in parts into the text of its text parts; a call of a tool may have no content."""
+        """Turn content in parts into the text of its parts; a call of a tool may have no content."""
         if content is None:
             return ""
         if isinstance(content, list):
-            return "\n".join(
-                str(part["text"]) for part in content if isinstance(part, dict) and "text" in part
-            )
+            return _text_of_parts(content)
         return content
 
     def turn(self) -> Turn:
@@ -64,33 +68,77 @@ class TurnModel(BaseModel):
             role=self.role,
             name=self.name,
             chat_time=self.chat_time,
-            message_id=self.message_id,
+            message_id=self.message_id or self.tool_call_id,
         )
 
 
+FILE = "file"
+"""The type of parts that are files."""
+
+
+def _text_of_parts(parts: list[Any]) -> str:
+    """The text of the parts of a message; pictures and sounds beside a text are left out."""
+    with_text = [part for part in parts if not isinstance(part, dict) or "text" in part]
+    files = [part for part in parts if isinstance(part, dict) and part.get("type") == FILE]
+    return "\n".join(_text_of_part(part) for part in files + with_text or parts)
+
+
+def _text_of_part(part: Any) -> str:
+    """The text of a part of a message; `NotSupportedError` for files, pictures and sounds."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        raise PydanticCustomError("part", "a part of a message must be an object with a text")
+    kind, text = part.get("type"), part.get("text")
+    if isinstance(text, str) and kind != FILE:
+        return text
+    if kind == "text" or not isinstance(kind, str):
+        raise PydanticCustomError("part", "a part of the type text must have a text")
+    raise NotSupportedError(f"a message with a part of the type {shown(kind)}", "only text can be remembered")
+
+
 class AddRequest(BaseModel):
-    """Something to remember: `messages`, or `memory_content`."""
+    """Something to remember: `messages`, `memory_content` or the file `doc_path`."""
 
     user_id: str
     mem_cube_id: str | None = None
     writable_cube_ids: list[str] | None = None
     messages: list[TurnModel] | str | None = None
     memory_content: str | None = None
-    session_id: str | None = None
+    doc_path: str | None = Field(None, description="a text file below the setting documents_folder")
+    chat_history: list[TurnModel] | None = Field(
+        None, description="what was said before: it helps to understand messages, and is not remembered"
+    )
+    session_id: str | None = Field(None, description="the conversation; default: default_session")
     task_id: str | None = None
+    async_mode: Literal["async", "sync"] = Field(
+        "async", description="sync: answer when a search finds what was added"
+    )
+    mode: Literal["fast", "fine"] | None = Field(
+        None, description="with sync; fine, the default: also wait for the facts that are extracted"
+    )
+    is_feedback: bool = Field(
+        default=False, description="the last message of the user is feedback to chat_history and messages"
+    )
+    is_upload_skill: bool = False
     item_id: str | None = Field(None, description="repeat a request with the same id and it is kept once")
     info: dict[str, Any] | None = Field(
         None, description="kept with each memory; device_id, agent_id and domain can be searched by"
     )
     custom_tags: list[str] | None = Field(None, description="become the tags of each memory")
+    manager_user_id: str | None = Field(None, description="kept in info, as project_id and source are")
+    project_id: str | None = None
+    source: str | None = None
 
     @model_validator(mode="after")
     def check_content(self) -> AddRequest:
         """Refuse a request that has nothing to remember, or an id for more than one cube."""
-        if not self.messages and not self.memory_content:
-            raise ValueError("give messages or memory_content: there is nothing to remember")
+        if not self.messages and not self.memory_content and not self.doc_path:
+            raise ValueError("give messages, memory_content or doc_path: there is nothing to remember")
         if self.item_id and len(self.cubes) > 1:
             raise ValueError("item_id can be given for one cube only")
+        if self.is_upload_skill:
+            raise NotSupportedError("is_upload_skill", "there are no memories of skills")
         return self
 
     def touched(self) -> list[Touched]:
@@ -99,25 +147,39 @@ class AddRequest(BaseModel):
 
     @property
     def cubes(self) -> list[str]:
-        """The cubes to write into; an empty name means the user's own cube."""
-        return self.writable_cube_ids or [self.mem_cube_id or ""]
+        """The cubes to write into, each once; an empty name means the user's own cube."""
+        return list(dict.fromkeys(self.writable_cube_ids or [self.mem_cube_id or ""]))
+
+    @property
+    def waits(self) -> bool:
+        """Whether the answer waits until the memories are written."""
+        return self.async_mode == "sync"
+
+    @property
+    def waits_for_facts(self) -> bool:
+        """Whether the answer also waits for the facts that a language model extracts."""
+        return self.waits and self.mode != "fast"
 
     @property
     def turns(self) -> list[Turn]:
         """The turns of the request, in order."""
         if isinstance(self.messages, list):
             return [model.turn() for model in self.messages]
-        return [Turn(content=self.messages or self.memory_content or "")]
+        text = self.messages or self.memory_content
+        return [Turn(content=text)] if text else []
 
     @property
-    def info_with_tags(self) -> dict[str, Any] | None:
-        """`info` with `custom_tags` added to those that it has."""
-        if not self.custom_tags:
-            return self.info
-        before = (self.info or {}).get("custom_tags")
-        tags = before if isinstance(before, list) else []
-        new = [tag for tag in dict.fromkeys(self.custom_tags) if tag not in tags]
-        return {**(self.info or {}), "custom_tags": [*tags, *new]}
+    def full_info(self) -> dict[str, Any] | None:
+        """`info` with `custom_tags` added to those that it has, and with further fields of the request."""
+        others = {"manager_user_id": self.manager_user_id, "project_id": self.project_id}
+        others |= {"source": self.source, "doc_path": self.doc_path}
+        info = {name: value for name, value in others.items() if value} | (self.info or {})
+        if self.custom_tags:
+            before = info.get("custom_tags")
+            tags = before if isinstance(before, list) else []
+            new = [tag for tag in dict.fromkeys(self.custom_tags) if tag not in tags]
+            info["custom_tags"] = [*tags, *new]
+        return info or self.info
 
 
 class Whose(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
+from reverie.api.adding import add_now, add_soon, messages_of
 from reverie.api.answers import Added, Found
 from reverie.api.envelope import answer
 from reverie.api.memory_models import SearchRequest
@@ -12,12 +13,16 @@ from reverie.api.memory_shape import found_by_cube
 from reverie.api.models import AddRequest
 from reverie.api.routing import Example, Route
 from reverie.api.streams import unless_gone
-from reverie.capture.intake import add_message
-from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    ItemTakenError,
+    NotSupportedError,
+    NoWorkerError,
+    QueueFullError,
+)
 from reverie.face.scheduler import AsyncScheduler
-from reverie.message import new_item_id
 from reverie.principal import Role
-from reverie.turn import memory_id_of
 
 __all__ = ["ROUTES"]
 
@@ -25,39 +30,18 @@ PREFERENCE_NOTE = "These are preferences of the user: heed them, unless the user
 """`pref_note` of a search that has found preferences."""
 
 
-async def add(scheduler: AsyncScheduler, request: AddRequest) -> JSONResponse:
-    """Take in something to remember. It is on disk when this answers, and can be found soon after."""
-    turns = request.turns
-    messages = [
-        add_message(
-            turns,
-            user_id=request.user_id,
-            mem_cube_id=cube,
-            item_id=request.item_id or new_item_id(),
-            session_id=request.session_id,
-            task_id=request.task_id,
-            info=request.info_with_tags,
-        )
-        for cube in request.cubes
-    ]
-    runtime = scheduler.runtime
-    receipts = await runtime.intake.submit(messages, spools=runtime.settings.spool.submits)
-    if any(receipt.status == "conflict" for receipt in receipts):
-        raise ItemTakenError(request.item_id)
-    added: list[Added] = [
-        {
-            "memory": turn.content,
-            "memory_id": memory_id_of(message, index),
-            "memory_type": "LongTermMemory",
-            "cube_id": message.mem_cube_id,
-            "item_id": message.item_id,
-            "status": receipt.status,
-        }
-        for message, receipt in zip(messages, receipts, strict=True)
-        for index, turn in enumerate(turns)
-        if turn.content.strip()
-    ]
-    return answer(added)
+async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -> JSONResponse:
+    """Take in something to remember. It is on disk when this answers.
+
+    With `async_mode` sync, a search finds it when this answers, unless its entries have the status
+    `resolving`: then the work takes longer than `server.sync_timeout_s`.
+    """
+    messages = await messages_of(scheduler, request)
+    if request.waits:
+        added = await add_now(scheduler, client, messages, with_facts=request.waits_for_facts)
+    else:
+        added = await add_soon(scheduler, messages)
+    return answer(added.entries, added.message)
 
 
 async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> JSONResponse:
@@ -92,7 +76,14 @@ ROUTES = (
         add,
         role=Role.USER,
         answer=list[Added],
-        errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+        errors=(
+            InvalidMessageError,
+            ItemTakenError,
+            QueueFullError,
+            NotSupportedError,
+            NoWorkerError,
+            BackendUnavailableError,
+        ),
         example=Example(
             body={
                 "user_id": "ann",

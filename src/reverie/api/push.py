@@ -8,7 +8,13 @@ from reverie.api.answers import Pushed
 from reverie.api.models import DEFAULT_USER, PushRequest
 from reverie.api.routing import Example, Route
 from reverie.capture.intake import add_message
-from reverie.errors import BackendUnavailableError, InvalidMessageError, ItemTakenError, QueueFullError
+from reverie.errors import (
+    BackendUnavailableError,
+    InvalidMessageError,
+    ItemTakenError,
+    NotSupportedError,
+    QueueFullError,
+)
 from reverie.face.scheduler import AsyncScheduler
 from reverie.message import check_name, new_item_id
 from reverie.principal import Role
@@ -57,7 +63,13 @@ ROUTES = (
         role=Role.USER,
         answer=Pushed,
         plain=True,
-        errors=(InvalidMessageError, ItemTakenError, QueueFullError, BackendUnavailableError),
+        errors=(
+            InvalidMessageError,
+            ItemTakenError,
+            QueueFullError,
+            NotSupportedError,
+            BackendUnavailableError,
+        ),
         example=Example(
             body={
                 "user_id": "ann",

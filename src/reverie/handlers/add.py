@@ -96,6 +96,7 @@ def _memories(message: Message) -> list[Remember]:
                     name=turn.name,
                     chat_time=turn.chat_time,
                     message_id=turn.message_id,
+                    type=turn.type,
                 ),
             ),
             **fields,
