@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from reverie.access.governance import AllowAll
 from reverie.backends.durability import replicas_of
 from reverie.backends.memory import MemoryBackend
 from reverie.backends.sqlite import SqliteBackend
@@ -33,12 +34,14 @@ from reverie.models.onnx import OnnxEmbedder
 from reverie.models.openai import OpenAIEmbedder
 from reverie.models.openai_chat import PRESETS, OpenAIChat
 from reverie.models.wordllama import WordLlamaEmbedder
+from reverie.principal import Role
 from reverie.storage.location import IN_MEMORY, sqlite_path
 from reverie.storage.sqlite import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from reverie.access.governance import Governance
     from reverie.backends.interface import Backend
     from reverie.base.clock import Clock
     from reverie.base.service import Service
@@ -60,6 +63,7 @@ __all__ = [
     "Modules",
     "handler_options",
     "new_backend",
+    "new_governance",
     "new_models",
     "new_place",
     "new_registry",
@@ -277,6 +281,7 @@ def new_registry(settings: Settings) -> Registry:
             max_attempts=entry.max_attempts,
             credential=settings.llm.credential if entry.asks_model else None,
             batch=entry.batch_size,
+            role=None if entry.role is Role.READ_ONLY else entry.role.title,
         )
         registry.add(entry.label, entry.function, batch=entry.batch, options=options)
     return registry
@@ -314,6 +319,13 @@ def trigger_options(task: TaskSettings) -> LabelSettings:
 def new_services(settings: Settings) -> list[Service]:
     """The services that the setting `services` names, in its order."""
     return [cast("Service", resolve("services", path)()) for path in settings.services]
+
+
+def new_governance(settings: Settings) -> Governance:
+    """What decides who may read which memory."""
+    if settings.governance is None:
+        return AllowAll()
+    return cast("Governance", resolve("governance", settings.governance)())
 
 
 def resolve(setting: str, path: str, known: Any = ()) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ __all__ = [
     "EvaluationError",
     "ForeignDataError",
     "ForwardedRequestError",
+    "IdempotencyError",
     "InvalidDataError",
     "InvalidMessageError",
     "InvalidSelectionError",
@@ -189,14 +190,14 @@ class NoWorkerError(ReverieError):
 class RoleError(ReverieError):
     """The caller's role does not allow this."""
 
-    def __init__(self, role: str, needed: str) -> None:
-        """Name the role that the caller has, and the one that is needed."""
+    def __init__(self, role: str, needed: str, what: str = "this") -> None:
+        """Name the role that the caller has, the one that is needed, and what needs it."""
         self.role, self.needed = role, needed
-        super().__init__(f"this needs the role {needed}; the caller has the role {role}")
+        super().__init__(f"{what} needs the role {needed}; the caller has the role {role}")
 
 
 class BoundKeyError(ReverieError):
-    """This is about all users: it needs a key that is bound to no user and no cube."""
+    """This is about all users, or about all cubes of a user: it needs a key that is not bound to some."""
 
 
 class ForeignDataError(ReverieError):
@@ -462,6 +463,10 @@ class UnknownMemoryError(ReverieError):
         """Name the memory."""
         self.memory_id = memory_id
         super().__init__(f"there is no memory {memory_id!r} of this user")
+
+
+class IdempotencyError(ReverieError):
+    """The `Idempotency-Key` was used for another request: a new request needs a new key."""
 
 
 class VersionConflictError(ReverieError):

@@ -9,6 +9,7 @@ import random
 import re
 import time
 import uuid
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import IntEnum
 from itertools import chain
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LABEL_LEVELS",
     "SYSTEM_USER",
+    "DerivedIds",
     "Key",
     "Lane",
     "Level",
@@ -35,6 +37,7 @@ __all__ = [
     "check_message",
     "check_name",
     "content_text",
+    "current_ids",
     "depth_exceeds",
     "derived_id",
     "level_of",
@@ -89,12 +92,45 @@ class Lane(NamedTuple):
     label: str
 
 
+class DerivedIds:
+    """The ids of the messages of one request that may be repeated: the same each time, in the same order."""
+
+    def __init__(self, *parts: object) -> None:
+        """`parts` tell the request from all others."""
+        self._parts = parts
+        self._given: set[str] = set()
+        self._is_over = False
+
+    def next(self) -> str | None:
+        """The next id; None when the request is over, though work that it has begun may go on."""
+        if self._is_over:
+            return None
+        made = derived_id(*self._parts, len(self._given))
+        self._given.add(made)
+        return made
+
+    def gave(self, item_id: str) -> bool:
+        """Whether an id is one of these."""
+        return item_id in self._given
+
+    def close(self) -> None:
+        """Give out no more ids."""
+        self._is_over = True
+
+
+current_ids: ContextVar[DerivedIds | None] = ContextVar("reverie_ids", default=None)
+"""Where the ids of new messages come from; None: they are random."""
+
+
 def new_item_id() -> str:
-    """Make a fresh id for a message.
+    """Make a fresh id for a message; within a request that may be repeated, the next of its ids.
 
     `uuid.uuid4` is slower: it asks the kernel each time, which hands the interpreter to another thread. The
     time is mixed in because two copies of one machine would go on with the same random numbers.
     """
+    ids = current_ids.get()
+    if ids is not None and (derived := ids.next()) is not None:
+        return derived
     bits = (_random_bits(128) ^ time.time_ns()) & ~_VERSION_BITS | _VERSION_4
     digits = f"{bits:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

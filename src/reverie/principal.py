@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -13,7 +13,24 @@ from reverie.errors import ForeignDataError, RoleError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LOCAL_ADMIN", "NOBODY", "Principal", "Role", "current_principal"]
+__all__ = ["LOCAL_ADMIN", "NOBODY", "OfTenant", "Principal", "Role", "current_principal"]
+
+
+class OfTenant(Protocol):
+    """A row that belongs to a user and a cube."""
+
+    @property
+    def user_id(self) -> str:
+        """The user."""
+        ...
+
+    @property
+    def mem_cube_id(self) -> str:
+        """The cube of the user."""
+        ...
+
+
+T = TypeVar("T", bound=OfTenant)
 
 
 class Role(IntEnum):
@@ -66,10 +83,16 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return self.cubes is None or mem_cube_id is None or (mem_cube_id or user_id) in self.cubes
 
-    def check_role(self, needed: Role) -> None:
-        """Refuse a principal with a weaker role."""
+    def own(self, rows: Iterable[T]) -> list[T]:
+        """Those of the rows that the principal may touch."""
+        if not self.is_bound:
+            return list(rows)
+        return [row for row in rows if self.may_touch(row.user_id, row.mem_cube_id)]
+
+    def check_role(self, needed: Role, what: str = "this") -> None:
+        """Refuse a principal with a weaker role; `what` is what needs the role, in words."""
         if self.role < needed:
-            raise RoleError(self.role.title, needed.title)
+            raise RoleError(self.role.title, needed.title, what)
 
     def check_touch(self, user_id: str, cubes: Iterable[str] = ()) -> None:
         """Refuse data of a user or a cube that this principal may not touch, whether or not it exists."""

@@ -19,6 +19,7 @@ from reverie.api.document import complete_document
 from reverie.api.door import Door
 from reverie.api.envelope import handle_errors
 from reverie.api.protocol import timed_protocol
+from reverie.api.repeatable import Repeatable
 from reverie.api.routes import ROUTES
 from reverie.api.routing import Endpoint
 from reverie.base.logs import get_logger
@@ -79,8 +80,9 @@ def create_app(
     )
     app.state.stopping = asyncio.Event()
     app.state.run_worker = run_worker
+    repeatable = Repeatable()
     for route in routes:
-        app.router.routes.append(Endpoint(route, scheduler))
+        app.router.routes.append(Endpoint(route, scheduler, repeatable))
     server = scheduler.runtime.settings.server
     app.add_middleware(
         Door,

@@ -146,6 +146,11 @@ class Settings(Section):
         [],
         description="module:factory of services of yours, called without arguments; they run with the worker",
     )
+    governance: str | None = Field(
+        None,
+        description="module:factory of what decides who may read which memory, called without arguments; "
+        "unset: callers may read what their keys may touch",
+    )
     labels: dict[str, LabelSettings] = Field(
         default_factory=dict, description="how the messages of a label are run"
     )

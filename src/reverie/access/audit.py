@@ -9,7 +9,7 @@ from reverie.observe.tracing import current_trace_id
 from reverie.principal import current_principal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from reverie.backends.interface import Records
     from reverie.base.clock import Clock
@@ -37,7 +37,10 @@ class Audit:
 
     async def note(self, action: str, targets: Iterable[str], user_id: str | None = None) -> None:
         """Add an entry for each target of an action that was carried out."""
-        entries = [self.entry(action, target, user_id) for target in targets]
+        await self.add([self.entry(action, target, user_id) for target in targets])
+
+    async def add(self, entries: Sequence[AuditEntry]) -> None:
+        """Add entries to the log."""
         if entries:
             await self._records.change([], entries)
 

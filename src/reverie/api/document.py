@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.api.envelope import HTTP_STATUS
+from reverie.api.repeatable import KEY_PATTERN, LONGEST_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ EVERY_ROUTE = {
 WITH_PARAMETERS = {422: "A field is missing, of the wrong kind or out of its range."}
 WITH_MODEL = {400: "The body is no text in UTF-8, or is nested too deeply.", **WITH_PARAMETERS}
 WITH_BODY = {
+    409: "The `Idempotency-Key` was used for another request.",
     408: "The body did not arrive within `server.receive_timeout_s`.",
     415: "The body is of a kind that the route does not take.",
 }
@@ -37,6 +39,16 @@ SECURITY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
     "description": "An API key. The server needs none until the first key was made.",
+}
+
+
+IDEMPOTENCY_PARAMETER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "A text of yours: the same request again, with the same key, submits nothing "
+    "twice and answers with the same ids; another request with it is refused (409).",
+    "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": KEY_PATTERN},
 }
 
 
@@ -78,6 +90,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
     document["components"]["securitySchemes"] = {API_KEY: SECURITY_SCHEME}
     for route in routes:
         operation = document["paths"][route.path][route.method.lower()]
+        if route.method != "GET":
+            operation.setdefault("parameters", []).append(IDEMPOTENCY_PARAMETER)
         possible = [schemas.pop(0) for _ in _answers(route)]
         schema = possible[0] if len(possible) == 1 else {"anyOf": possible}
         responses = {200: _response("The answer.", schema if route.plain else _envelope(schema), route)}

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from reverie.backends.records import TooManyRecordsError
 from reverie.base.logs import get_logger
 from reverie.errors import (
     AmbiguousIdError,
@@ -18,6 +19,7 @@ from reverie.errors import (
     BoundKeyError,
     ForeignDataError,
     ForwardedRequestError,
+    IdempotencyError,
     InvalidMessageError,
     InvalidSelectionError,
     ItemTakenError,
@@ -58,8 +60,10 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     UnknownMemoryError: 404,
     UnknownTaskTypeError: 404,
     AmbiguousIdError: 409,
+    IdempotencyError: 409,
     ItemTakenError: 409,
     TaskTypeDisabledError: 409,
+    TooManyRecordsError: 409,
     VersionConflictError: 409,
     MemoryDeletedError: 410,
     QueueFullError: 429,

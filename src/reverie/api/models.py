@@ -190,8 +190,8 @@ class Whose(BaseModel):
     agent_id: Text | None = None
 
     def touched(self) -> list[Touched]:
-        """The user; none: the task that belongs to no user."""
-        return [Touched(self.user_id)]
+        """The user with all cubes; none: the task that belongs to no user."""
+        return [Touched(self.user_id, whole=True)]
 
 
 DEFAULT_USER = "default"

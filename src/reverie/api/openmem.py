@@ -102,7 +102,7 @@ async def search_memory(
     scheduler: AsyncScheduler, client: Request, request: SearchMemoryRequest
 ) -> JSONResponse:
     """Find memories and preferences that fit a query, best first."""
-    found = await find(scheduler, client, request.search_request(_readable(request.owner)))
+    found = await find(scheduler, client, request.search_request())
     data: FoundDetails = {
         "memory_detail_list": [hit_detail(hit) for hit in found.hits],
         "preference_detail_list": [hit_detail(hit) for hit in found.preferences],
@@ -127,7 +127,6 @@ async def get_message(scheduler: AsyncScheduler, request: GetMessageRequest) -> 
     """Read the last messages of a conversation, oldest first."""
     page = await scheduler.memory.page(
         user_id=request.owner,
-        mem_cube_id=next(iter(_readable(request.owner)), None),
         kinds=("turn",),
         session_id=request.conversation_id or None,
         with_superseded=True,
@@ -153,9 +152,8 @@ async def get_status_by_query(scheduler: AsyncScheduler, task_id: str) -> JSONRe
 async def delete_memory(scheduler: AsyncScheduler, request: DeleteMemoryRequest) -> JSONResponse:
     """Delete memories by their ids, or all memories of a user. They are gone when this answers."""
     if not request.memory_ids:
-        current_principal.get().check_touch(request.owner, ("",))
-        cube = next(iter(_readable(request.owner)), None)
-        count = await delete_all(scheduler, request.owner, mem_cube_id=cube)
+        current_principal.get().check_touch(request.owner)
+        count = await delete_all(scheduler, request.owner)
         return success(DeletedAll(success=True), f"deleted memories: {count}")
     unknown: list[str] = []
     for memory_id in dict.fromkeys(request.memory_ids or ()):
@@ -188,11 +186,6 @@ async def update_memory(scheduler: AsyncScheduler, request: UpdateMemoryRequest)
 def success(data: Any, message: str = "ok") -> JSONResponse:
     """Make an answer as clients of this API expect it: the code of a success is 0."""
     return Answer({"code": 0, "message": message, "data": data})
-
-
-def _readable(user_id: str) -> list[str]:
-    """The cubes that are read: all cubes of the user, but only the user's own one if the key names cubes."""
-    return [] if current_principal.get().cubes is None else [user_id]
 
 
 async def _owned(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem:

@@ -69,8 +69,8 @@ class Whose(BaseModel):
         return self.user_id or user_of_agent(self.agent_id or "")
 
     def touched(self) -> list[Touched]:
-        """The user, and the user's own cube."""
-        return [Touched(self.owner, ("",))]
+        """The user whose memories are meant."""
+        return [Touched(self.owner)]
 
 
 class AddMessageRequest(BaseModel):
@@ -142,13 +142,12 @@ class SearchMemoryRequest(Whose):
     )
     filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}')
 
-    def search_request(self, cubes: list[str]) -> SearchRequest:
+    def search_request(self) -> SearchRequest:
         """The same as a request to `/product/search`."""
         given = {} if self.relativity is None else {"relativity": self.relativity}
         return SearchRequest(
             query=self.query,
             user_id=self.owner,
-            readable_cube_ids=cubes,
             session_id=self.conversation_id,
             top_k=self.memory_limit_number,
             include_preference=self.include_preference,

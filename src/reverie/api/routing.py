@@ -12,6 +12,7 @@ from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
+from reverie.api.repeatable import IDEMPOTENCY_HEADER
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
 from reverie.message import depth_exceeds
 from reverie.principal import Role, current_principal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from reverie.api.repeatable import Repeatable
     from reverie.face.scheduler import AsyncScheduler
 
 __all__ = ["Endpoint", "Example", "NamesUsers", "Reach", "Route", "Touched"]
@@ -51,6 +53,8 @@ class Touched(NamedTuple):
     user_id: str | None
     """None: the request names no user, and is about all of them."""
     cubes: tuple[str, ...] = ()
+    whole: bool = False
+    """Whether it touches all cubes of the user, so that a key that is bound to some is refused."""
 
 
 @runtime_checkable
@@ -123,7 +127,9 @@ class Endpoint(APIRoute):
     Before the body is read, it refuses a caller whose role is too weak and a kind of body it does not take.
     """
 
-    def __init__(self, route: Route, scheduler: AsyncScheduler) -> None:
+    def __init__(self, route: Route, scheduler: AsyncScheduler, repeatable: Repeatable) -> None:
+        self._route = route
+        self._repeatable = repeatable
         super().__init__(
             route.path,
             _checked(route, scheduler),
@@ -133,7 +139,6 @@ class Endpoint(APIRoute):
             response_model=None,
             response_class=Response,
         )
-        self._route = route
         self._taken = frozenset(CONTENT_TYPES[body] for body in route.bodies)
         self._ways = " or ".join(
             f"{BODY_NAMES[body]}, 'Content-Type: {CONTENT_TYPES[body]}'" for body in route.bodies
@@ -144,7 +149,11 @@ class Endpoint(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            return await handle(JsonRequest(request.scope, request.receive))
+            request = JsonRequest(request.scope, request.receive)
+            key = request.headers.get(IDEMPOTENCY_HEADER)
+            if key is None or self._route.method == "GET":
+                return await handle(request)
+            return await self._repeatable.answer(key, request, handle)
 
         return handle_json
 
@@ -186,10 +195,12 @@ def _checked(route: Route, scheduler: AsyncScheduler) -> Callable[..., Awaitable
         if route.reach == "named":
             principal = current_principal.get()
             if principal.is_bound:
-                for user_id, cubes in _touched(values):
+                for user_id, cubes, whole in _touched(values):
                     if user_id is None:
                         raise BoundKeyError
                     principal.check_touch(user_id, cubes)
+                    if whole and principal.cubes is not None:
+                        raise BoundKeyError
         return await route.function(scheduler, **values)
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

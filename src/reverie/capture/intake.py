@@ -15,9 +15,10 @@ import msgspec
 from reverie.backends.interface import SubmitsHere
 from reverie.backends.moves import Submitted
 from reverie.base.failpoints import failpoint
-from reverie.errors import BackendUnavailableError, InvalidMessageError
-from reverie.message import Message, check_batch, check_message
+from reverie.errors import BackendUnavailableError, IdempotencyError, InvalidMessageError, shown
+from reverie.message import Message, check_batch, check_message, current_ids
 from reverie.observe.tracing import current_trace_id
+from reverie.principal import Role, current_principal
 from reverie.turn import Turn, write_turns
 
 if TYPE_CHECKING:
@@ -83,9 +84,13 @@ class Intake:
         spool: Spool,
         recorder: Recorder,
         activity: ActivityNotes,
+        role_of: Callable[[str], Role],
         runtime: Opens,
     ) -> None:
-        """`runtime` connects the queue on first use; `activity` notes the activity of users."""
+        """`runtime` connects the queue on first use; `activity` notes the activity of users.
+
+        `role_of` is the weakest role that may submit a label.
+        """
         self._queue = queue
         self._direct = queue if isinstance(queue, SubmitsHere) else None
         self._limits = limits
@@ -94,6 +99,7 @@ class Intake:
         self._spool = spool
         self._recorder = recorder
         self._activity = activity
+        self._role_of = role_of
         self._runtime = runtime
 
     @property
@@ -146,12 +152,16 @@ class Intake:
         return answers
 
     def _prepare(self, messages: Sequence[Message]) -> list[Message]:
-        """Check messages, and give each the level of its label and the current trace id."""
+        """Check messages and the caller's role, and give each the level of its label and the trace id."""
         for message in messages:
             check_message(message, self._limits)
         check_batch(messages)
         trace_id = current_trace_id.get()
         levels = {label: self._level_of(label) for label in {message.label for message in messages}}
+        principal = current_principal.get()
+        if principal.role < Role.ADMIN:
+            for label in levels:
+                principal.check_role(self._role_of(label), f"the label {shown(label)}")
         return [
             msgspec.structs.replace(
                 message, level=levels[message.label], trace_id=message.trace_id or trace_id
@@ -163,6 +173,11 @@ class Intake:
         self, messages: Sequence[Message], answers: Sequence[Submitted], at: int, *, notes: bool
     ) -> None:
         failpoint("after_accept")
+        ids = current_ids.get()
+        if ids is not None and any(
+            ids.gave(answer.item_id) for answer in answers if answer.status == "conflict"
+        ):
+            raise IdempotencyError
         self._recorder.accepted(messages, answers, at)
         if notes:
             self._activity.note(messages, answers)

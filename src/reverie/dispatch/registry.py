@@ -162,6 +162,7 @@ class Registry:
         self.orchestrator = Orchestrator(lambda: self.on_change())  # noqa: PLW0108  it is set later
         self.on_change: Callable[[], None] = lambda: None
         """Called when a handler was added, or the rest of a label was set."""
+        self._roles: dict[str, str] = {}
         for label, settings in self._labels.items():
             self._orchestrate(label, settings)
 
@@ -219,6 +220,12 @@ class Registry:
             self.orchestrator.tasks_priorities[label] = settings.level
         if settings.min_idle_ms is not None:
             self.orchestrator.tasks_min_idle_ms[label] = settings.min_idle_ms
+        if settings.role is not None:
+            self._roles[label] = settings.role
+
+    def role_of(self, label: str) -> str | None:
+        """The weakest role that may submit a label, if the settings or its handler name one."""
+        return self._roles.get(label)
 
 
 def label_options(label: str, **options: Any) -> LabelSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -41,6 +42,9 @@ class LabelSettings(Section):
     )
     credential: str | None = Field(
         None, min_length=1, description="name of the credential it uses; labels are paused by it"
+    )
+    role: Literal["user", "service", "admin"] | None = Field(
+        None, description="the weakest role whose API keys may submit it; default user"
     )
 
     @model_validator(mode="after")

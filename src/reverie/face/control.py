@@ -32,6 +32,10 @@ __all__ = ["AsyncControl", "Control"]
 
 MOST_AT_ONCE = 100_000
 """The most items of one command, because a larger step would keep others waiting."""
+MOST_NOTED = 100
+"""How many items of one command are named one by one in the audit log; of more there is only the number."""
+ACTIONS = {CancelItems: "item.cancel", RequeueItems: "item.requeue", DeleteItems: "item.delete"}
+"""command → what the audit log calls it."""
 NARROWING = ("user_id", "task_id", "mem_cube_id", "label")
 
 
@@ -62,7 +66,24 @@ class AsyncControl:
         elif isinstance(command, RequeueItems) and runtime.recorder.active:
             runtime.recorder.enqueued([message for message, _ in await self._find(result.changed)])
         runtime.finishes.announce(result.changed)
+        await self._note(command, result)
         return result
+
+    async def _note(self, command: Command, result: ControlResult) -> None:
+        """Write to the audit log what a command has changed: its items one by one if they are few."""
+        audit = self._runtime.audit
+        if isinstance(command, PauseLabel | ResumeLabel):
+            await audit.note(
+                "label.pause" if isinstance(command, PauseLabel) else "label.resume", [command.label]
+            )
+            return
+        action, which = ACTIONS[type(command)], command.which
+        keys = [*result.changed, *result.requested]
+        if len(keys) > MOST_NOTED:
+            chosen = [f"{name}={value}" for name in NARROWING if (value := getattr(which, name)) is not None]
+            await audit.note(action, [f"{len(keys)} items of {', '.join(chosen)}"], which.user_id)
+            return
+        await audit.add([audit.entry(action, key.item_id, key.user_id) for key in keys])
 
     async def _cancelled(self, keys: Sequence[Key]) -> None:
         """Tell listeners, and (two databases) the store, which must refuse late answers to these messages."""
@@ -136,15 +157,17 @@ class AsyncControl:
         check_cursor("after", after)
         check_ids(self._runtime.limits, user_id=user_id, label=label)
         await self._runtime.open()
+        if not 1 <= limit <= MOST_AT_ONCE:
+            raise InvalidSelectionError(f"limit={limit}: must be 1 to {MOST_AT_ONCE}")
         query = StatusQuery(dead=True, user_id=user_id, label=label, limit=limit, after=after)
-        return await self._runtime.backend.views.read(query)
+        return await self._runtime.own_items(query)
 
     async def dead_letter(self, item_id: str, *, user_id: str) -> ItemStatus | None:
         """One dead letter with its message and its error; None if there is none with this id."""
         check_ids(self._runtime.limits, user_id=user_id, item_id=item_id)
         await self._runtime.open()
         query = StatusQuery(dead=True, user_id=user_id, item_id=item_id, with_message=True)
-        rows = (await self._runtime.backend.views.read(query)).rows
+        rows = (await self._runtime.own_items(query)).rows
         return rows[0] if rows else None
 
     async def pause(self, label: str, reason: str = "paused") -> None:

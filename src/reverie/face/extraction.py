@@ -110,6 +110,7 @@ class AsyncExtractions:
         """
         check_extraction(extraction)
         store, tenant = await self._cubes(user_id, mem_cube_id)
+        await self._scheduler.runtime.audit.note("extraction.set", [tenant[1]], user_id)
         await store.set_extraction(tenant, extraction)
 
     async def plan(self, *, user_id: str | None = None, mem_cube_id: str | None = None) -> ExtractionPlan:

@@ -12,6 +12,7 @@ from reverie.base.clock import to_epoch_ms
 from reverie.capture.intake import add_message
 from reverie.effect import Delete, Move, Revise, check_effect
 from reverie.errors import (
+    AmbiguousIdError,
     InvalidMessageError,
     InvalidSelectionError,
     MemoryDeletedError,
@@ -21,7 +22,9 @@ from reverie.errors import (
 from reverie.memory.interface import KeepsIndex, PageQuery
 from reverie.memory.item import MemoryItem
 from reverie.memory.query import Filters, SearchQuery
+from reverie.memory.tenants import tenants_of
 from reverie.message import Message, check_ids, new_item_id
+from reverie.principal import current_principal
 from reverie.turn import read_turns
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ MOST_HITS = 1000
 """The most hits of one search."""
 LONGEST_NOTE = 8000
 """How many characters of a query its note has."""
+MOST_USERS = 1000
+"""Among how many users an id without a user is looked for."""
 TRIES = 5
 """How often a change of a memory is tried that others change at the same time."""
 
@@ -143,7 +148,7 @@ class AsyncMemory:
                 raise InvalidSelectionError(f"{name}={number}: must be {least} to {most}")
         if not runtime.opened:
             await runtime.open()
-        found = await runtime.store.search(
+        found = await runtime.reads.search(
             SearchQuery(
                 text=query,
                 user_id=user_id,
@@ -185,20 +190,56 @@ class AsyncMemory:
         """
         check_ids(self._scheduler.runtime.limits, user_id=user_id, memory_id=memory_id)
         await self._scheduler.open()
-        store = self._scheduler.runtime.store
-        item = await store.get(user_id, memory_id)
+        reads = self._scheduler.runtime.reads
+        item = await reads.get(user_id, memory_id)
         seen = {memory_id}
         while (
             follow and item is not None and item.superseded_by is not None and item.superseded_by not in seen
         ):
             memory_id = item.superseded_by
             seen.add(memory_id)
-            item = await store.get(user_id, memory_id)
+            item = await reads.get(user_id, memory_id)
         if item is not None:
             return item
-        if await store.is_deleted(user_id, memory_id):
+        if await reads.is_deleted(user_id, memory_id):
             raise MemoryDeletedError(memory_id)
-        return await self._resolving(user_id, memory_id)
+        item = await self._resolving(user_id, memory_id)
+        return item if item is not None and reads.sees(item) else None
+
+    async def owner_of(self, memory_id: str, user_id: str | None = None) -> str:
+        """The user that an id belongs to: the one that is given, else the one of the caller's who has it.
+
+        `UnknownMemoryError` if none has it, `AmbiguousIdError` if several have.
+        """
+        principal = current_principal.get()
+        if user_id is not None:
+            principal.check_touch(user_id)
+            return user_id
+        users = sorted(principal.users) if principal.users is not None else await self._all_users()
+        owners = [user for user in users if await self._has(memory_id, user)]
+        if len(owners) > 1:
+            raise AmbiguousIdError("memory", memory_id)
+        if not owners:
+            raise UnknownMemoryError(memory_id)
+        return owners[0]
+
+    async def _all_users(self) -> list[str]:
+        """All users with memories; an error if these are too many to look at each."""
+        await self._scheduler.open()
+        users: dict[str, None] = {}
+        async for user_id, _ in tenants_of(self._scheduler.runtime.reads):
+            users[user_id] = None
+            if len(users) > MOST_USERS:
+                raise InvalidSelectionError(
+                    f"there are more than {MOST_USERS} users: say whose, with user_id"
+                )
+        return list(users)
+
+    async def _has(self, memory_id: str, user_id: str) -> bool:
+        try:
+            return await self.get(memory_id, user_id=user_id, follow=False) is not None
+        except MemoryDeletedError:
+            return True
 
     async def _resolving(self, user_id: str, memory_id: str) -> MemoryItem | None:
         """What a message that has not been settled yet will become; None if there is no such message."""
@@ -266,7 +307,7 @@ class AsyncMemory:
             )
 
         item = await self._change(user_id, memory_id, change, once=version is not None)
-        changed = await self._scheduler.runtime.store.get(user_id, item.id)
+        changed = await self._scheduler.runtime.reads.get(user_id, item.id)
         return item if changed is None else changed
 
     async def move(self, memory_id: str, tier: str, *, user_id: str) -> MemoryItem:
@@ -274,7 +315,7 @@ class AsyncMemory:
         item = await self._change(
             user_id, memory_id, lambda item: Move(memory_id=item.id, version=item.version, tier=tier)
         )
-        moved = await self._scheduler.runtime.store.get(user_id, item.id)
+        moved = await self._scheduler.runtime.reads.get(user_id, item.id)
         return item if moved is None else moved
 
     async def delete(self, memory_id: str, *, user_id: str) -> None:
@@ -309,6 +350,9 @@ class AsyncMemory:
             if item.status == "resolving" and not isinstance(effect, Delete):
                 raise InvalidSelectionError(f"the memory {memory_id!r} is not written yet: try again soon")
             check_effect(effect, runtime.limits)
+            if not attempt:  # before the change: no change may be missing in the log
+                action = "memory.delete" if isinstance(effect, Delete) else "memory.update"
+                await runtime.audit.note(action, [item.id], user_id)
             try:
                 await runtime.store.change((user_id, item.mem_cube_id), [effect])
             except VersionConflictError:
@@ -321,12 +365,12 @@ class AsyncMemory:
     async def history(self, memory_id: str, *, user_id: str) -> list[Revision]:
         """A memory as it was before each of its changes, oldest first."""
         await self.get(memory_id, user_id=user_id, follow=False)
-        return await self._scheduler.runtime.store.history(user_id, memory_id)
+        return await self._scheduler.runtime.reads.history(user_id, memory_id)
 
     async def links(self, memory_id: str, *, user_id: str) -> list[LinkedItem]:
         """The memories that a memory is linked to, in both directions."""
         await self.get(memory_id, user_id=user_id, follow=False)
-        return await self._scheduler.runtime.store.links(user_id, memory_id)
+        return await self._scheduler.runtime.reads.links(user_id, memory_id)
 
     async def page(
         self,
@@ -349,7 +393,7 @@ class AsyncMemory:
         if not 1 <= limit <= MOST_HITS:
             raise InvalidSelectionError(f"limit={limit}: must be 1 to {MOST_HITS}")
         await self._scheduler.open()
-        return await self._scheduler.runtime.store.page(
+        return await self._scheduler.runtime.reads.page(
             PageQuery(
                 user_id=user_id,
                 mem_cube_id=mem_cube_id,
@@ -388,6 +432,7 @@ class Memory:
     add = submitting(AsyncMemory.add)
     search = blocking(AsyncMemory.search)
     get = blocking(AsyncMemory.get)
+    owner_of = blocking(AsyncMemory.owner_of)
     update = blocking(AsyncMemory.update)
     move = blocking(AsyncMemory.move)
     delete = blocking(AsyncMemory.delete)

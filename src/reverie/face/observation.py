@@ -16,6 +16,7 @@ from reverie.models.usage import UsageQuery
 from reverie.observe.bus import MOST_WAITING, Wanted
 from reverie.observe.idle import Idleness, IdleWatch
 from reverie.observe.status import StatusCounts, TaskStatusTracker, count_statuses
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
@@ -70,7 +71,9 @@ class AsyncObservation:
         """The lanes of a user that have work, by cube and label."""
         check_ids(self._runtime.limits, user_id=user_id)
         await self._runtime.open()
-        return await self._runtime.backend.views.lanes(user_id)
+        lanes = await self._runtime.backend.views.lanes(user_id)
+        principal = current_principal.get()
+        return [state for state in lanes if principal.may_touch(user_id, state.lane.mem_cube_id)]
 
     async def history(self, item_id: str, *, user_id: str) -> list[Attempt]:
         """The runs of a message so far, oldest first."""
@@ -101,7 +104,7 @@ class AsyncObservation:
 
         If this process does the work, the answer that the user is idle comes at once.
         """
-        return self._idle.states(user_id, timeout, poll)
+        return self._idle.states(user_id, timeout, poll, current_principal.get().cubes)
 
     def subscribe(
         self,
@@ -161,7 +164,7 @@ class AsyncObservation:
             mem_cube_id=mem_cube_id,
             limit=limit,
         )
-        return await self._runtime.gateway.ledger.usage(query)
+        return current_principal.get().own(await self._runtime.gateway.ledger.usage(query))
 
     async def budgets_spent(self) -> list[SpentBudget]:
         """The tenants that cannot make another call of the language model today."""

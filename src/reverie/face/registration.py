@@ -45,6 +45,7 @@ class Registration:
         max_backoff_s: float | None = None,
         min_idle_ms: int | None = None,
         credential: str | Callable[[Message], str] | None = None,
+        role: Literal["user", "service", "admin"] | None = None,
     ) -> Callable[[F], F]:
         """Let the decorated function handle `label`.
 
@@ -57,6 +58,8 @@ class Registration:
         `credential` is the name of the credential that the work is paid or signed with, or a function that
         returns the name for a message. When the quota of a credential is used up, only work with the same
         credential is paused. Default: each label has a credential of its own.
+
+        `role` is the weakest role whose API keys may submit the label over HTTP; default `user`.
         """
         options = label_options(
             label,
@@ -71,6 +74,7 @@ class Registration:
             max_backoff_s=max_backoff_s,
             min_idle_ms=min_idle_ms,
             credential=None if callable(credential) else credential,
+            role=role,
         )
         credential_of = credential if callable(credential) else None
 

@@ -217,11 +217,11 @@ class AsyncScheduler(Registration):
         """The status of a user's items; with `task_id`, of the item or the business task with that id."""
         check_ids(self.runtime.limits, user_id=user_id, task_id=task_id)
         await self.open()
-        views = self.runtime.backend.views
+        read = self.runtime.own_items
         if task_id is None:
-            return (await views.read(StatusQuery(user_id=user_id, limit=ALL_ITEMS))).rows
-        rows = (await views.read(StatusQuery(user_id=user_id, item_id=task_id))).rows
-        rows = rows or (await views.read(StatusQuery(user_id=user_id, task_id=task_id, limit=ALL_ITEMS))).rows
+            return (await read(StatusQuery(user_id=user_id, limit=ALL_ITEMS))).rows
+        rows = (await read(StatusQuery(user_id=user_id, item_id=task_id))).rows
+        rows = rows or (await read(StatusQuery(user_id=user_id, task_id=task_id, limit=ALL_ITEMS))).rows
         if not rows:
             raise UnknownItemError(user_id, task_id)
         return rows
@@ -236,7 +236,7 @@ class AsyncScheduler(Registration):
             raise InvalidSelectionError(f"limit={limit}: must be 1 to {LONGEST_PAGE}")
         await self.open()
         query = StatusQuery(user_id=user_id, limit=limit, after=cursor)
-        return await self.runtime.backend.views.read(query)
+        return await self.runtime.own_items(query)
 
     async def wait(self, item_id: str, *, user_id: str, timeout: float = 30) -> ItemStatus:  # noqa: ASYNC109
         """Wait until a message has ended, and return its status; else raise `WaitTimeoutError`."""
@@ -255,7 +255,7 @@ class AsyncScheduler(Registration):
 
     async def _item(self, user_id: str, item_id: str) -> ItemStatus:
         await self.open()
-        rows = (await self.runtime.backend.views.read(StatusQuery(user_id=user_id, item_id=item_id))).rows
+        rows = (await self.runtime.own_items(StatusQuery(user_id=user_id, item_id=item_id))).rows
         if not rows:
             raise UnknownItemError(user_id, item_id)
         return rows[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from reverie.base.bridge import Bridge, blocking
+from reverie.errors import shown
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from reverie.backends.triggers import KnownType, TriggerState, TypeStatistics
@@ -19,6 +21,7 @@ class AsyncTimedTasks:
     """The task types and their timed tasks: look, run, cancel, enable, disable."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._triggers = runtime.triggers
 
     async def only_look(self, *, unless_empty: bool = False) -> None:
@@ -55,23 +58,40 @@ class AsyncTimedTasks:
 
     async def run(self, task_type: str, **who: Unpack[Who]) -> bool:
         """Let a task run now, or once more after the run that is under way; False if its type is disabled."""
-        return await self._triggers.run_now(task_type, who)
+        runtime = self._runtime
+        await runtime.open()
+        current_principal.get().check_role(runtime.role_of(task_type), f"the task type {shown(task_type)}")
+        has_run = await self._triggers.run_now(task_type, who)
+        if has_run:
+            await runtime.audit.note("trigger.run", [task_type], who.get("user_id"))
+        return has_run
 
     async def cancel(self, task_type: str, **who: Unpack[Who]) -> bool:
         """Forget a scheduled run, and ask one that is under way to stop; False if there is neither."""
-        return await self._triggers.cancel(task_type, who)
+        current_principal.get().check_role(
+            self._runtime.role_of(task_type), f"the task type {shown(task_type)}"
+        )
+        cancelled = await self._triggers.cancel(task_type, who)
+        if cancelled:
+            await self._runtime.audit.note("trigger.cancel", [task_type], who.get("user_id"))
+        return cancelled
 
     async def cancel_key(self, task_type: str, user_key: str) -> bool:
         """Do the same for the user key of a `TriggerState`, whatever ids it is made of."""
-        return await self._triggers.cancel_key(task_type, user_key)
+        cancelled = await self._triggers.cancel_key(task_type, user_key)
+        if cancelled:
+            await self._runtime.audit.note("trigger.cancel", [f"{task_type} of {user_key}"])
+        return cancelled
 
     async def enable(self, task_type: str) -> None:
         """Let a type run everywhere, whatever its configuration says."""
         await self._triggers.switch(task_type, enabled=True)
+        await self._runtime.audit.note("trigger.enable", [task_type])
 
     async def disable(self, task_type: str) -> None:
         """Let a type run nowhere, until it is enabled or a configuration of a higher version comes."""
         await self._triggers.switch(task_type, enabled=False)
+        await self._runtime.audit.note("trigger.disable", [task_type])
 
 
 class TimedTasks:

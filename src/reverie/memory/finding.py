@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reverie.memory.query import Found, Hit, SearchQuery
     from reverie.models.interface import Models
 
-__all__ = ["finish_search", "understand"]
+__all__ = ["finish_search", "fitted", "understand"]
 
 log = get_logger(__name__)
 
@@ -51,7 +51,7 @@ async def understand(
 
 
 async def finish_search(query: SearchQuery, found: Found, models: Models) -> Found:
-    """Let the reranker order the hits, then drop those below the threshold and those that are too long."""
+    """Let the reranker order the hits, then leave out those that the query does not ask for."""
     hits, degraded = found.hits, found.degraded
     if query.rerank and models.reranker is not None and hits:
         try:
@@ -59,7 +59,12 @@ async def finish_search(query: SearchQuery, found: Found, models: Models) -> Fou
         except Exception as error:  # noqa: BLE001  a reranker that fails must not cost the answer
             log.warning("reranker.failed", error=repr(error))
             degraded = (*degraded, f"the reranker has failed: {error}")
-    hits = hits[: query.limit]
+    return fitted(query, msgspec.structs.replace(found, hits=hits, degraded=degraded))
+
+
+def fitted(query: SearchQuery, found: Found) -> Found:
+    """The hits that the query asks for: not too many, none below the threshold, and none too long."""
+    hits = found.hits[: query.limit]
     kept, dropped = _above(query.threshold, hits)
     preferences, dropped_too = _above(query.threshold, found.preferences)
     fitting = _fitting(query.max_tokens, kept)
@@ -67,7 +72,6 @@ async def finish_search(query: SearchQuery, found: Found, models: Models) -> Fou
         found,
         hits=fitting,
         preferences=preferences,
-        degraded=degraded,
         dropped=dropped + dropped_too,
         cut=len(kept) - len(fitting),
     )

@@ -31,6 +31,7 @@ __all__ = [
     "IndexProgress",
     "KeepsInbox",
     "KeepsIndex",
+    "ListsMemories",
     "MemoryPage",
     "MemoryStore",
     "PageQuery",
@@ -206,7 +207,23 @@ class KeepsIndex(Protocol):
         ...
 
 
-class MemoryStore(EffectStore, Protocol):
+class ListsMemories(Protocol):
+    """Lists tenants, and the memories of each with their links."""
+
+    async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
+        """The first `limit` tenants with memories after `after`, in order."""
+        ...
+
+    async def page(self, query: PageQuery) -> MemoryPage:
+        """One page of a user's memories, in the order in which they were learned."""
+        ...
+
+    async def links(self, user_id: str, memory_id: str) -> list[LinkedItem]:
+        """The links of a memory in both directions, and the memories at their other ends."""
+        ...
+
+
+class MemoryStore(EffectStore, ListsMemories, Protocol):
     """An effect store that can be searched."""
 
     async def open(self) -> None:
@@ -236,14 +253,6 @@ class MemoryStore(EffectStore, Protocol):
         """The memories with these ids, in the order of the ids. Ids unknown to the tenant are left out."""
         ...
 
-    async def page(self, query: PageQuery) -> MemoryPage:
-        """One page of a user's memories, in the order in which they were learned."""
-        ...
-
-    async def links(self, user_id: str, memory_id: str) -> list[LinkedItem]:
-        """The links of a memory in both directions, and the memories at their other ends."""
-        ...
-
     async def history(self, user_id: str, memory_id: str) -> list[Revision]:
         """A memory as it was before its changes, oldest first."""
         ...
@@ -258,10 +267,6 @@ class MemoryStore(EffectStore, Protocol):
         `VersionConflictError` if an item has another version than given; ValueError if an effect cannot be
         applied. Then nothing is changed.
         """
-        ...
-
-    async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
-        """The first `limit` tenants with memories after `after`, in order."""
         ...
 
 

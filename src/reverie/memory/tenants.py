@@ -14,7 +14,7 @@ from reverie.memory.interface import MemoryPage, PageQuery
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from reverie.memory.interface import MemoryStore, Tenant
+    from reverie.memory.interface import ListsMemories, Tenant
     from reverie.memory.item import MemoryItem
 
 __all__ = ["page_of_all", "tenants_of"]
@@ -24,7 +24,7 @@ AT_ONCE = 500
 
 
 async def tenants_of(
-    store: MemoryStore,
+    store: ListsMemories,
     *,
     user_id: str | None = None,
     mem_cube_id: str | None = None,
@@ -49,7 +49,12 @@ async def tenants_of(
 
 
 async def page_of_all(
-    store: MemoryStore, *, mem_cube_id: str | None = None, after: str | None = None, limit: int, **chosen: Any
+    store: ListsMemories,
+    *,
+    mem_cube_id: str | None = None,
+    after: str | None = None,
+    limit: int,
+    **chosen: Any,
 ) -> MemoryPage:
     """One page of the memories of all users; `chosen` are further fields of `PageQuery`."""
     place = None if after is None else _decode(after)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from reverie.effect import Effect
-    from reverie.memory.interface import MemoryStore, Tenant
+    from reverie.memory.interface import ListsMemories, MemoryStore, Tenant
     from reverie.message import MessageLimits
 
 __all__ = [
@@ -111,7 +111,7 @@ def read_line(line: bytes) -> ExportedMemory:
 
 
 async def export_pages(
-    store: MemoryStore,
+    store: ListsMemories,
     *,
     user_id: str | None = None,
     mem_cube_id: str | None = None,
@@ -141,7 +141,7 @@ async def export_pages(
                 break
 
 
-async def _with_links(store: MemoryStore, item: MemoryItem, *, with_superseded: bool) -> ExportedMemory:
+async def _with_links(store: ListsMemories, item: MemoryItem, *, with_superseded: bool) -> ExportedMemory:
     found = await store.links(item.user_id, item.id)
     links = [
         OutgoingLink(relation=link.relation, target_id=link.item.id)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LONGEST_WAIT_S", "IdleWatch", "Idleness"]
 
+Cubes = frozenset[str] | None
+"""The cubes whose work counts for a caller; None: all."""
 LONGEST_WAIT_S = 86_400.0
 """The longest wait for a user to be idle: a day."""
 GATHER_S = 0.05
@@ -42,17 +44,23 @@ class IdleWatch:
         """`count` returns how many tasks of a user wait or run."""
         self._count = count
         self._finishes = finishes
-        self._looks: dict[str, _Looks] = {}
+        self._looks: dict[tuple[str, Cubes], _Looks] = {}
 
-    async def states(self, user_id: str, timeout: float, poll: float) -> AsyncGenerator[Idleness]:  # noqa: ASYNC109
+    async def states(
+        self,
+        user_id: str,
+        timeout: float,  # noqa: ASYNC109
+        poll: float,
+        cubes: Cubes = None,
+    ) -> AsyncGenerator[Idleness]:
         """Yield the idleness of a user: now, then at each multiple of `poll` seconds, and at the end.
 
-        Callers with the same `poll` get their answers at the same moments, from the same look. If this
-        process does the work, the answer that the user is idle comes at once.
+        Callers with the same `poll` get their answers at the same moments, from the same look, unless other
+        `cubes` count for them. If this process does the work, the answer that the user is idle comes at once.
         """
         began = time.monotonic()
         deadline = began + min(timeout, LONGEST_WAIT_S)
-        with self._attend(user_id) as looks, self._finishes.watch_user(user_id) as settled:
+        with self._attend(user_id, cubes) as looks, self._finishes.watch_user(user_id) as settled:
             while True:
                 settled.clear()
                 active = await looks.look()
@@ -64,15 +72,15 @@ class IdleWatch:
                 await _idle_or(min(_tick_after(now, poll), deadline), looks, settled)
 
     @contextmanager
-    def _attend(self, user_id: str) -> Iterator[_Looks]:
-        looks = self._looks.setdefault(user_id, _Looks(lambda: self._count(user_id)))
+    def _attend(self, user_id: str, cubes: Cubes) -> Iterator[_Looks]:
+        looks = self._looks.setdefault((user_id, cubes), _Looks(lambda: self._count(user_id)))
         looks.attendants += 1
         try:
             yield looks
         finally:
             looks.attendants -= 1
             if not looks.attendants:
-                del self._looks[user_id]
+                del self._looks[user_id, cubes]
 
 
 class _Looks:

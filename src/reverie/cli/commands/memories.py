@@ -91,7 +91,7 @@ def _page_of_all(
 
     scheduler.open()
     return scheduler.run(
-        page_of_all(scheduler.runtime.store, mem_cube_id=cube, after=after, limit=limit, **chosen)
+        page_of_all(scheduler.runtime.reads, mem_cube_id=cube, after=after, limit=limit, **chosen)
     )
 
 

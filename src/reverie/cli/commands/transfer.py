@@ -131,7 +131,7 @@ def _export(
         if chosen["user_id"] is None and chosen["mem_cube_id"] is None and isinstance(store, KeepsIndex):
             total = (await store.index_progress()).total
         written = 0
-        async for page in export_pages(store, place=place, **chosen):
+        async for page in export_pages(scheduler.runtime.reads, place=place, **chosen):
             for item in page:
                 target.write(escape_json(encode_line(item)))
             target.flush()
