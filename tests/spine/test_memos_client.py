@@ -62,7 +62,9 @@ def test_the_published_client_works_by_its_base_address(served: Served, tmp_path
             (turn["role"], turn["content"]) for turn in CONVERSATION
         ]
         client("update_memory", memory_id=memory["id"], content="I moved to Porto in May")
-        assert client("get_memory_by_id", memid=memory["id"])["data"]["memory_value"].startswith("I moved to Po")
+        assert client("get_memory_by_id", memid=memory["id"])["data"]["memory_value"].startswith(
+            "I moved to Po"
+        )
         assert client("delete_memory", memory_ids=[said[1]["message_id"]])["data"]["success"]
         with served.client(served.bob, tmp_path) as stranger:
             for status, method, arguments in (

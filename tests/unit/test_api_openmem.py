@@ -328,4 +328,10 @@ async def test_a_key_for_a_cube_reads_only_that_cube(api: OpenMem) -> None:
         messages = await own.ask("get/message", {"user_id": "ann"})
         assert [message["content"] for message in messages["message_detail_list"]] == ["I drink tea in ann"]
     async with keyed(api, "ann", cubes=["work"]) as other:
-        assert (await other.refused("search/memory", {"user_id": "ann", "query": "tea"}))[0] == 403
+        assert await other.texts("tea") == ["I drink tea in work"]
+        body = {"user_id": "ann", "messages": "I drink tea"}
+        assert (await other.refused("add/message", body))[0] == 403
+        assert await other.ask("delete/memory", {"user_id": "ann"}) == {"success": True}
+        assert await other.texts("tea") == []
+    async with keyed(api, "ann") as ann:
+        assert await ann.texts("tea") == ["I drink tea in ann"]

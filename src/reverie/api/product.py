@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
@@ -24,7 +26,10 @@ from reverie.errors import (
 from reverie.face.scheduler import AsyncScheduler
 from reverie.principal import Role
 
-__all__ = ["ROUTES"]
+if TYPE_CHECKING:
+    from reverie.memory.query import Found as Hits
+
+__all__ = ["PREFERENCE_NOTE", "ROUTES", "find"]
 
 PREFERENCE_NOTE = "These are preferences of the user: heed them, unless the user now says otherwise."
 """`pref_note` of a search that has found preferences."""
@@ -46,8 +51,7 @@ async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -
 
 async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> JSONResponse:
     """Find memories that fit a query, best first, by cube. The search ends when its client hangs up."""
-    searching = scheduler.memory.search(request.query, **request.options(), note=False)
-    found = await unless_gone(client, searching)
+    found = await find(scheduler, client, request)
     related = request.neighbor_discovery
     data: Found = {
         "text_mem": found_by_cube(found.hits, related=related),
@@ -67,6 +71,11 @@ async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequ
         data["timings_ms"] = found.timings_ms or {}
         data["explanation"] = found.explanation or {}
     return answer(data)
+
+
+async def find(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> Hits:
+    """Search as a request asks, until its client hangs up."""
+    return await unless_gone(client, scheduler.memory.search(request.query, **request.options(), note=False))
 
 
 ROUTES = (
