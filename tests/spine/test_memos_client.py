@@ -79,6 +79,55 @@ def test_the_published_client_works_by_its_base_address(served: Served, tmp_path
             assert theirs["memory_detail_list"] == []
 
 
+def test_a_conversation_in_the_fields_of_memos(served: Served) -> None:
+    headers = {"authorization": f"Bearer {served.bob}"}
+
+    def ask(method: str, path: str, body: dict | None = None, **query: object) -> dict:
+        url = f"/product/{path}"
+        response = served.server.client.request(method, url, json=body, params=query, headers=headers)
+        answer = response.json()
+        assert (response.status_code, answer["code"]) == (200, 200), answer
+        return answer
+
+    whose = {"user_id": "bob", "session_id": "june"}
+    added = ask(
+        "POST",
+        "add",
+        {
+            **whose,
+            "task_id": "talk",
+            "writable_cube_ids": ["bob"],
+            "async_mode": "async",
+            "custom_tags": ["travel"],
+            "info": {"scene": "chat"},
+            "messages": CONVERSATION,
+            "chat_history": [],
+            "is_feedback": False,
+        },
+    )["data"]
+    assert [entry["memory"] for entry in added] == [turn["content"] for turn in CONVERSATION]
+    assert ask("POST", "scheduler/wait", user_name="bob", timeout_seconds=30)["message"] == "idle"
+    asked = {
+        **whose,
+        "query": "Where did I move in May?",
+        "readable_cube_ids": ["bob"],
+        "mode": "fast",
+        "top_k": 10,
+        "relativity": 0,
+        "dedup": "mmr",
+        "include_preference": True,
+        "pref_top_k": 6,
+        "search_tool_memory": True,
+        "internet_search": False,
+    }
+    (cube,) = ask("POST", "search", asked)["data"]["text_mem"]
+    first = cube["memories"][0]
+    assert (cube["cube_id"], first["memory"]) == ("bob", "I moved to Lisbon in May")
+    assert (first["id"], first["metadata"]["tags"]) == (added[0]["memory_id"], ["travel"])
+    status = ask("GET", "scheduler/status", user_id="bob", task_id="talk")["data"]
+    assert status == [{"task_id": "talk", "status": "completed"}]
+
+
 def test_a_wrong_key_is_refused(served: Served, tmp_path) -> None:
     with served.client(served.ann[:-1], tmp_path) as client, pytest.raises(RefusedError) as refused:
         client("search_memory", query="Lisbon", user_id="ann")

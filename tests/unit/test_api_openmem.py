@@ -144,25 +144,20 @@ async def test_an_agent_without_a_user_has_memories_of_its_own(api: OpenMem) -> 
     assert await api.texts("tea", user_id="butler") == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_an_add_that_is_not_clear_is_refused(api: OpenMem) -> None:
+    for body in (
         {"messages": [{"role": "user", "content": "tea"}]},
         {"user_id": "ann", "messages": []},
         {"user_id": "ann", "messages": ""},
         {"user_id": [], "messages": "tea"},
         {"user_id": "ann", "agent_id": ["one", "two"], "messages": "tea"},
-    ],
-)
-async def test_an_add_that_is_not_clear_is_refused(api: OpenMem, body: dict[str, Any]) -> None:
-    assert (await api.refused("add/message", body))[0] == 422
+    ):
+        assert (await api.refused("add/message", body))[0] == 422
 
 
-@pytest.mark.parametrize(
-    ("task_id", "code"), [("nothing@ann", 404), ("one@", 400), ("one", 400), ("", 400), ("@ann", 404)]
-)
-async def test_a_task_that_there_is_not(api: OpenMem, task_id: str, code: int) -> None:
-    assert (await api.refused("get/status", {"task_id": task_id}))[0] == code
+async def test_a_task_that_there_is_not(api: OpenMem) -> None:
+    for task_id, code in {"nothing@ann": 404, "@ann": 404, "one@": 400, "one": 400, "": 400}.items():
+        assert (await api.refused("get/status", {"task_id": task_id}))[0] == code
 
 
 # -- search, get -------------------------------------------------------------------------------------------
@@ -212,6 +207,13 @@ async def test_a_search_heeds_its_limits_and_its_filter(api: OpenMem) -> None:
         "search/memory", {"user_id": "ann", "query": "tea", "filter": {"scene": "chat"}}
     )
     assert (code, "scene" in message) == (400, True)
+
+
+async def test_a_memory_without_a_title_is_named_by_its_beginning(api: OpenMem) -> None:
+    await api.add("茶" * 100, "short")
+    keys = {detail["memory_key"] for detail in (await api.search("茶"))["memory_detail_list"]}
+    assert f"{'茶' * 59}…" in keys
+    assert keys <= {f"{'茶' * 59}…", "short"}
 
 
 async def test_the_last_messages_of_a_conversation(api: OpenMem) -> None:

@@ -1,7 +1,7 @@
 """`/api/openmem/v1`: the routes of MemOS's published Python client, which needs only another base address.
 
-Each of them does what a route under `/product` does; only the fields have other names, and the answers another
-shape. `conversation_id` is the session, `task_id` names a message and its users, the `code` of a success is 0.
+Each route does what one under `/product` does. Only its fields have other names, its answers another shape:
+`conversation_id` is the session, `task_id` names a message and its users, and the `code` of a success is 0.
 """
 
 from __future__ import annotations

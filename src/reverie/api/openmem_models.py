@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
@@ -12,6 +11,7 @@ from reverie.api.memory_models import SearchRequest
 from reverie.api.memory_shape import type_of
 from reverie.api.models import AddRequest, Text, TurnModel
 from reverie.api.routing import Touched
+from reverie.effect import Source
 
 if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
@@ -230,42 +230,38 @@ class TaskStatus(TypedDict):
     status: TaskState
 
 
-class MemoryDetail(TypedDict):
-    """A memory. Times are epoch milliseconds."""
+class Detail(TypedDict):
+    """What memories and preferences have in common. Times are epoch milliseconds."""
 
     id: str
+    create_time: int
+    update_time: int
+    conversation_id: str | None
+    status: str
+    info: dict[str, Any] | None
+    sources: list[dict[str, Any]]
+    relativity: NotRequired[float]
+    """In a search: how well it fits, 0 to 1."""
+
+
+class MemoryDetail(Detail):
+    """A memory."""
+
     memory_key: str
     """The title, or the beginning of the text."""
     memory_value: str
     memory_type: str
-    create_time: int
-    update_time: int
-    conversation_id: str | None
-    status: str
     confidence: float
     """Always 1: clients expect the field."""
     tags: list[str]
-    info: dict[str, Any] | None
-    sources: list[dict[str, Any]]
-    relativity: NotRequired[float]
-    """In a search: how well the memory fits, 0 to 1."""
 
 
-class PreferenceDetail(TypedDict):
-    """A preference of the user. Times are epoch milliseconds."""
+class PreferenceDetail(Detail):
+    """A preference of the user."""
 
-    id: str
     preference_type: Literal["explicit_preference"]
     preference: str
     reasoning: str
-    create_time: int
-    update_time: int
-    conversation_id: str | None
-    status: str
-    info: dict[str, Any] | None
-    sources: list[dict[str, Any]]
-    relativity: NotRequired[float]
-    """In a search: how well the preference fits, 0 to 1."""
 
 
 class FoundDetails(TypedDict):
@@ -316,7 +312,7 @@ class DeletedAll(TypedDict):
 
 def detail_of(item: MemoryItem) -> MemoryDetail | PreferenceDetail:
     """A memory, or a preference, in the shape that the client reads."""
-    common: Any = {
+    common: Detail = {
         "id": item.id,
         "create_time": item.created_at,
         "update_time": item.updated_at,
@@ -335,7 +331,7 @@ def detail_of(item: MemoryItem) -> MemoryDetail | PreferenceDetail:
         return preference
     memory: MemoryDetail = {
         **common,
-        "memory_key": item.title or textwrap.shorten(item.text, KEY_LENGTH, placeholder="…"),
+        "memory_key": item.title or _beginning(item.text),
         "memory_value": item.text,
         "memory_type": type_of(item),
         "confidence": 1.0,
@@ -351,16 +347,22 @@ def hit_detail(hit: Hit) -> Any:
 
 def message_detail(item: MemoryItem) -> MessageDetail:
     """A turn of a conversation in the shape that the client reads."""
-    source = item.sources[0] if item.sources else None
+    source = item.sources[0] if item.sources else Source(item_id=item.id)
     return {
-        "message_id": (source and source.message_id) or item.id,
-        "role": (source and source.role) or "user",
+        "message_id": source.message_id or item.id,
+        "role": source.role or "user",
         "content": item.text,
-        "chat_time": source and source.chat_time,
+        "chat_time": source.chat_time,
         "conversation_id": item.session_id,
         "create_time": item.created_at,
         "update_time": item.updated_at,
     }
+
+
+def _beginning(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= KEY_LENGTH else f"{line[: KEY_LENGTH - 1]}…"
 
 
 def _listed(given: str | list[str] | None) -> list[str]:
