@@ -11,7 +11,7 @@ import msgspec
 from reverie.errors import ForeignDataError, RoleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["LOCAL_ADMIN", "NOBODY", "OfTenant", "Principal", "Role", "current_principal"]
 
@@ -88,6 +88,13 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         if not self.is_bound:
             return list(rows)
         return [row for row in rows if self.may_touch(row.user_id, row.mem_cube_id)]
+
+    def cubes_among(self, named: Sequence[str]) -> Sequence[str]:
+        """The cubes that a question is about: those it names, else all that the principal may touch.
+
+        Empty: every cube. The caller has checked the named ones.
+        """
+        return named if named or self.cubes is None else sorted(self.cubes)
 
     def check_role(self, needed: Role, what: str = "this") -> None:
         """Refuse a principal with a weaker role; `what` is what needs the role, in words."""

@@ -67,6 +67,13 @@ class Product:
         assert {entry["status"] for entry in added} == {"activated"}
         return added
 
+    @asynccontextmanager
+    async def asked_by(self, caller: Principal) -> AsyncIterator[Product]:
+        """The same server, for another caller."""
+        app = create_app(self.scheduler, caller=caller)
+        async with documented_client(app) as client:
+            yield Product(self.scheduler, client)
+
     async def texts(self, query: str, **fields: Any) -> list[str]:
         """The texts that a search of ann finds, in the order of the alphabet."""
         body = {"user_id": "ann", "query": query, "relativity": 0, "dedup": "no", **fields}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from reverie.api.memory_filters import all_of, epoch_of, filters_of_types, read_filter
-from reverie.api.models import Text
+from reverie.api.models import Text, TurnModel
 from reverie.api.routing import Touched
 from reverie.errors import InvalidMessageError, InvalidSelectionError
 from reverie.memory.query import Filters
@@ -26,10 +26,17 @@ Moment = Annotated[
 
 
 class SearchRequest(BaseModel):
-    """What to look for. `mode`, `chat_history` and other fields of MemOS are taken and have no effect yet."""
+    """What to look for."""
 
     query: Text
     user_id: Text
+    mode: Literal["fast", "fine", "mixture"] = Field(
+        "fast", description="fine: the language model words the query in other ways, and judges the hits"
+    )
+    chat_history: list[TurnModel] | None = Field(
+        None, description="what was said before: with fine, it helps to understand the query"
+    )
+    internet_search: bool = Field(default=False, description="is not done, and degraded says so")
     mem_cube_id: Text | None = None
     readable_cube_ids: list[Text] | None = None
     session_id: Text | None = Field(None, description="the present conversation: its memories are raised")

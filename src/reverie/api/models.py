@@ -13,7 +13,7 @@ from reverie.errors import NotSupportedError, shown
 from reverie.message import Message, MessageLimits, UniquePolicy, content_text, new_item_id
 from reverie.turn import Turn
 
-__all__ = ["DEFAULT_USER", "AddRequest", "PushRequest", "SubmitRequest", "Text", "Whose"]
+__all__ = ["DEFAULT_USER", "AddRequest", "PushRequest", "SubmitRequest", "Text", "TurnModel", "Whose"]
 
 
 def _check_text(text: str) -> str:

@@ -38,6 +38,7 @@ from reverie.api.openmem_models import (
 )
 from reverie.api.product import PREFERENCE_NOTE, find
 from reverie.api.routing import Example, Route
+from reverie.api.streams import unless_gone
 from reverie.backends.moves import Status
 from reverie.errors import (
     AmbiguousIdError,
@@ -101,7 +102,7 @@ async def search_memory(
     scheduler: AsyncScheduler, client: Request, request: SearchMemoryRequest
 ) -> JSONResponse:
     """Find memories and preferences that fit a query, best first."""
-    found = await find(scheduler, client, request.search_request())
+    found = await unless_gone(client, find(scheduler, request.search_request()))
     data: FoundDetails = {
         "memory_detail_list": [hit_detail(hit) for hit in found.hits],
         "preference_detail_list": [hit_detail(hit) for hit in found.preferences],

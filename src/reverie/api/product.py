@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import msgspec
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
 from reverie.api.adding import add_now, add_soon, messages_of
 from reverie.api.answers import Added, Found
 from reverie.api.envelope import answer
+from reverie.api.fine_search import fine_search
 from reverie.api.memory_models import SearchRequest
 from reverie.api.memory_shape import found_by_cube
 from reverie.api.models import AddRequest
@@ -24,15 +24,14 @@ from reverie.errors import (
     QueueFullError,
 )
 from reverie.face.scheduler import AsyncScheduler
-from reverie.principal import Role
-
-if TYPE_CHECKING:
-    from reverie.memory.query import Found as Hits
+from reverie.memory.query import Found as Finding
+from reverie.principal import Role, current_principal
 
 __all__ = ["PREFERENCE_NOTE", "ROUTES", "find"]
 
 PREFERENCE_NOTE = "These are preferences of the user: heed them, unless the user now says otherwise."
 """`pref_note` of a search that has found preferences."""
+NO_INTERNET = "the internet was not searched: this server does not do that"
 
 
 async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -> JSONResponse:
@@ -49,9 +48,32 @@ async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -
     return answer(added.entries, added.message)
 
 
+async def find(scheduler: AsyncScheduler, request: SearchRequest) -> Finding:
+    """The answer to a search in its mode. The query is noted, unless the caller may only read."""
+    principal = current_principal.get()
+    options = request.options()
+    options["mem_cube_ids"] = principal.cubes_among(request.cubes)
+    if request.mode == "fine":
+        history = [model.turn() for model in request.chat_history or ()]
+        found = await fine_search(scheduler, request.query, options, history)
+    else:
+        found = await scheduler.memory.search(request.query, **options, note=False)
+    if principal.role > Role.READ_ONLY:
+        scheduler.memory.note_query(
+            request.query,
+            found,
+            user_id=request.user_id,
+            mem_cube_ids=options["mem_cube_ids"],
+            session_id=options["session_id"],
+        )
+    if request.internet_search:
+        found = msgspec.structs.replace(found, degraded=(*found.degraded, NO_INTERNET))
+    return found
+
+
 async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> JSONResponse:
     """Find memories that fit a query, best first, by cube. The search ends when its client hangs up."""
-    found = await find(scheduler, client, request)
+    found = await unless_gone(client, find(scheduler, request))
     related = request.neighbor_discovery
     data: Found = {
         "text_mem": found_by_cube(found.hits, related=related),
@@ -71,11 +93,6 @@ async def search(scheduler: AsyncScheduler, client: Request, request: SearchRequ
         data["timings_ms"] = found.timings_ms or {}
         data["explanation"] = found.explanation or {}
     return answer(data)
-
-
-async def find(scheduler: AsyncScheduler, client: Request, request: SearchRequest) -> Hits:
-    """Search as a request asks, until its client hangs up."""
-    return await unless_gone(client, scheduler.memory.search(request.query, **request.options(), note=False))
 
 
 ROUTES = (

@@ -177,9 +177,42 @@ class AsyncMemory:
                 explain=explain,
             )
         )
-        if note and runtime.started:
-            runtime.query_notes.note(_notes_of(query, user_id, session_id, found))
+        if note:
+            self.note_query(query, found, user_id=user_id, mem_cube_ids=mem_cube_ids, session_id=session_id)
         return found
+
+    def note_query(
+        self,
+        query: str,
+        found: Found,
+        *,
+        user_id: str,
+        mem_cube_ids: Sequence[str] = (),
+        session_id: str | None = None,
+    ) -> None:
+        """Tell a running scheduler of a query and what was found for it, soon and if the queue has room.
+
+        There is one `query` message for each cube in which something was found. If nothing was, there is one
+        for the first cube that was searched.
+        """
+        by_cube: dict[str, list[str]] = {}
+        for hit in (*found.hits, *found.preferences):
+            by_cube.setdefault(hit.item.mem_cube_id, []).append(hit.item.id)
+        if not by_cube:
+            by_cube[mem_cube_ids[0] if mem_cube_ids else user_id] = []
+        if self._scheduler.runtime.started:
+            self._scheduler.runtime.query_notes.note(
+                [
+                    Message(
+                        user_id=user_id,
+                        mem_cube_id=cube,
+                        label="query",
+                        session_id=session_id,
+                        content=msgspec.json.encode({"query": query[:LONGEST_NOTE], "found": ids}).decode(),
+                    )
+                    for cube, ids in by_cube.items()
+                ]
+            )
 
     async def get(self, memory_id: str, *, user_id: str, follow: bool = True) -> MemoryItem | None:
         """Read one memory of a user; None if it is unknown.
@@ -440,23 +473,6 @@ class Memory:
     links = blocking(AsyncMemory.links)
     page = blocking(AsyncMemory.page)
     indexed = blocking(AsyncMemory.indexed)
-
-
-def _notes_of(query: str, user_id: str, session_id: str | None, found: Found) -> list[Message]:
-    """One `query` message for each cube in which something was found."""
-    by_cube: dict[str, list[str]] = {}
-    for hit in (*found.hits, *found.preferences):
-        by_cube.setdefault(hit.item.mem_cube_id, []).append(hit.item.id)
-    return [
-        Message(
-            user_id=user_id,
-            mem_cube_id=cube,
-            label="query",
-            session_id=session_id,
-            content=msgspec.json.encode({"query": query[:LONGEST_NOTE], "found": ids}).decode(),
-        )
-        for cube, ids in by_cube.items()
-    ]
 
 
 def _epoch(moment: datetime | int | None) -> int | None:
