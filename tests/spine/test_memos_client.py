@@ -61,6 +61,10 @@ def test_the_published_client_works_by_its_base_address(served: Served, tmp_path
         assert [(message["role"], message["content"]) for message in said] == [
             (turn["role"], turn["content"]) for turn in CONVERSATION
         ]
+        words = "No, I moved to Braga in May"
+        wait_for(client("add_feedback", feedback_content=words, **whose)["data"])
+        corrected = client("get_memory_by_id", memid=memory["id"])["data"]
+        assert "Braga" in corrected["memory_value"]
         client("update_memory", memory_id=memory["id"], content="I moved to Porto in May")
         assert client("get_memory_by_id", memid=memory["id"])["data"]["memory_value"].startswith(
             "I moved to Po"

@@ -285,6 +285,20 @@ async def test_an_id_that_two_users_have_needs_a_user(api: OpenMem) -> None:
         assert (await bob.ask("get/status", {"task_id": "same"}))["status"] == "completed"
 
 
+async def test_feedback_corrects_a_memory(api: OpenMem) -> None:
+    await api.add("I drink green tea")
+    memory_id = await api.memory_id("tea")
+    body = {"user_id": "ann", "conversation_id": "may", "feedback_content": "No, I drink black tea"}
+    given = await api.ask("add/feedback", body)
+    assert (given["success"], given["status"]) == (True, "running")
+    await api.product.scheduler.observe.wait_idle("ann", timeout=30)
+    assert (await api.ask("get/status", {"task_id": given["task_id"]}))["status"] == "completed"
+    (text,) = await api.texts("tea")
+    assert "black" in text
+    assert (await api.ask(f"get/memory/{memory_id}"))["memory_value"] == text
+    assert (await api.refused("add/feedback", body | {"feedback_content": " "}))[0] == 422
+
+
 # -- keys --------------------------------------------------------------------------------------------------
 
 

@@ -13,11 +13,13 @@ from urllib.parse import quote, unquote
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from reverie.api.adding import add_now, add_soon, messages_of
+from reverie.api.adding import add_now, add_soon, messages_of, submit_new
 from reverie.api.envelope import Answer
+from reverie.api.feedback import feedback_messages
 from reverie.api.memories import delete_all
 from reverie.api.openmem_models import (
     AddedTask,
+    AddFeedbackRequest,
     AddMessageRequest,
     ChangedMemory,
     DeletedAll,
@@ -147,6 +149,14 @@ async def get_status_by_query(scheduler: AsyncScheduler, task_id: str) -> JSONRe
     joined = business_status(row.status for row in await _rows_of(scheduler, task_id))
     status: TaskStatus = {"task_id": task_id, "status": STATES.get(joined, "running")}
     return success(status)
+
+
+async def add_feedback(scheduler: AsyncScheduler, request: AddFeedbackRequest) -> JSONResponse:
+    """Take in what a user says about an answer; it changes the memories that it is about soon after."""
+    item_id = new_item_id()
+    messages = feedback_messages(request.feedback_request(item_id))
+    await submit_new(scheduler, messages, spools=scheduler.runtime.settings.spool.submits)
+    return success(_task(item_id, [request.owner], "running"))
 
 
 async def delete_memory(scheduler: AsyncScheduler, request: DeleteMemoryRequest) -> JSONResponse:
@@ -303,6 +313,17 @@ ROUTES = (
         answer=TaskStatus,
         errors=TASK,
         example=Example(query={"task_id": "tea@ann"}),
+    ),
+    Route(
+        "POST",
+        f"{PREFIX}/add/feedback",
+        add_feedback,
+        role=Role.USER,
+        answer=AddedTask,
+        errors=(ItemTakenError, QueueFullError, *BAD_ID),
+        example=Example(
+            body={"user_id": "ann", "conversation_id": "may", "feedback_content": "No, I like black tea"}
+        ),
     ),
     Route(
         "POST",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDic
 import msgspec
 from pydantic import BaseModel, Field, model_validator
 
+from reverie.api.feedback import FeedbackRequest
 from reverie.api.memory_models import SearchRequest
 from reverie.api.memory_shape import type_of
 from reverie.api.models import AddRequest, Text, TurnModel
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from reverie.memory.query import Hit
 
 __all__ = [
+    "AddFeedbackRequest",
     "AddMessageRequest",
     "AddedTask",
     "ChangedMemory",
@@ -163,6 +165,39 @@ class GetMessageRequest(Whose):
 
     conversation_id: Text | None = Field(None, description="none: the last messages of all conversations")
     message_limit_number: int | None = Field(None, ge=1, le=1000, description="none: 6")
+
+
+class AddFeedbackRequest(Whose):
+    """What a user says about an answer."""
+
+    feedback_content: Text
+    conversation_id: Text | None = None
+    feedback_time: Text | None = Field(None, description="when it was given, in words or as a date")
+    app_id: Text | None = None
+
+    @model_validator(mode="after")
+    def check_words(self) -> AddFeedbackRequest:
+        """Refuse feedback without words."""
+        if not self.feedback_content.strip():
+            raise ValueError("feedback_content must have words")
+        return self
+
+    def touched(self) -> list[Touched]:
+        """The user, and the user's own cube."""
+        return [Touched(self.owner, ("",))]
+
+    def feedback_request(self, item_id: str) -> FeedbackRequest:
+        """The same as a request to `/product/feedback`."""
+        info = {name: value for name in ("agent_id", "app_id") if (value := getattr(self, name))}
+        return FeedbackRequest(
+            user_id=self.owner,
+            history=None,
+            feedback_content=self.feedback_content,
+            session_id=self.conversation_id,
+            feedback_time=self.feedback_time,
+            item_id=item_id,
+            info=info or None,
+        )
 
 
 class StatusRequest(BaseModel):
