@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from reverie.handlers.catalogue import CATALOGUE, handlers_page
+from reverie.handlers.mem_feedback import FeedbackInput
 from reverie.handlers.mem_read import ReadInput
 from reverie.handlers.mem_update import UpdateInput
 from reverie.handlers.query import AnswerInput, QueryInput
@@ -23,6 +24,7 @@ INPUTS = {
     "query": QueryInput,
     "answer": AnswerInput,
     "mem_update": UpdateInput,
+    "mem_feedback": FeedbackInput,
 }
 
 

@@ -1,4 +1,7 @@
-"""A scripted model that extracts facts from the prompt of `mem_read`, by simple rules of its own."""
+"""A scripted model that extracts facts from the prompt of `mem_read`, by simple rules of its own.
+
+It takes every feedback for a correction.
+"""
 
 from __future__ import annotations
 
@@ -52,5 +55,7 @@ def facts_of(prompt: str) -> list[dict[str, Any]]:
 
 
 def extract(request: Request) -> Answer:
-    """Answer a request with facts."""
+    """Answer a request with facts, or a request about feedback with a correction of the first memory."""
+    if "\nFeedback:\n" in request.prompt:
+        return Answer(text=json.dumps({"verdict": "correction", "memories": [1], "text": None}))
     return Answer(text=json.dumps({"facts": facts_of(request.prompt)}))

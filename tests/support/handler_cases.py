@@ -156,6 +156,12 @@ def check_update(state: State) -> None:
     assert state.of("more.0") == ("working", 0)
 
 
+def check_feedback(state: State) -> None:
+    texts = {memory_id: text for memory_id, _, text, *_ in state.items}
+    assert texts["the-one.0"] == "No, I like coffee"
+    assert ("the-one.0", "supersedes", "said.1") in state.links
+
+
 CASES = {
     "add": Case(
         "add",
@@ -187,5 +193,13 @@ CASES = {
     ),
     "mem_update": Case(
         "mem_update", {"memory_ids": ["more.0"]}, check_update, check_update, (SAID, ASKED, MORE)
+    ),
+    "mem_feedback": Case(
+        "mem_feedback",
+        {"feedback_content": "No, I like coffee", "retrieved_memory_ids": ["said.1"]},
+        check_feedback,
+        check_feedback,
+        (SAID,),
+        asks_model=True,
     ),
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reverie.face.scheduler import AsyncScheduler
     from reverie.turn import Turn
 
-__all__ = ["DEFAULT_SESSION", "Additions", "add_now", "add_soon", "messages_of"]
+__all__ = ["DEFAULT_SESSION", "Additions", "add_now", "add_soon", "messages_of", "submit_new"]
 
 DEFAULT_SESSION = "default_session"
 """The conversation of turns that name none."""
@@ -71,7 +71,7 @@ async def messages_of(scheduler: AsyncScheduler, request: AddRequest) -> list[Me
 async def add_soon(scheduler: AsyncScheduler, messages: Sequence[Message]) -> Additions:
     """Hand messages over; they are kept when this returns."""
     spools = scheduler.runtime.settings.spool.submits
-    receipts = await _submit(scheduler, messages, spools=spools)
+    receipts = await submit_new(scheduler, messages, spools=spools)
     entries = [
         entry
         for message, receipt in zip(messages, receipts, strict=True)
@@ -89,7 +89,7 @@ async def add_now(
     """
     await check_worker(scheduler, "add")
     waiting = Waiting(scheduler, client)
-    await _submit(scheduler, messages)
+    await submit_new(scheduler, messages)
     ended = await waiting.settled(messages)
     written = [message for message in messages if _is_written(ended.get(message.key))]
     for message in written:
@@ -105,9 +105,12 @@ async def add_now(
     return Additions(entries, "ok" if is_read else "added; its facts are extracted later")
 
 
-async def _submit(
+async def submit_new(
     scheduler: AsyncScheduler, messages: Sequence[Message], *, spools: bool = False
 ) -> list[Submitted]:
+    """Hand messages over, if there are any; `ItemTakenError` if one has the id of another message."""
+    if not messages:
+        return []
     receipts = await scheduler.runtime.intake.submit(messages, spools=spools)
     if any(receipt.status == "conflict" for receipt in receipts):
         raise ItemTakenError(messages[0].item_id)

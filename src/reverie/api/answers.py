@@ -19,6 +19,8 @@ __all__ = [
     "Backlog",
     "Cancelled",
     "DeletedMemories",
+    "Feedback",
+    "FeedbackRecord",
     "Found",
     "FoundInCube",
     "FoundMemory",
@@ -49,6 +51,37 @@ class Added(TypedDict):
     item_id: str
     status: str
     """accepted, duplicate, spooled; after waiting activated, failed, cancelled, or resolving: not settled."""
+
+
+class AddedText(TypedDict):
+    """A memory that feedback has added."""
+
+    id: str
+    text: str
+
+
+class UpdatedText(TypedDict):
+    """A memory that has taken the place of a wrong one."""
+
+    id: str
+    text: str
+    archived_id: str
+    """The id of the wrong one, which stays in history."""
+    origin_memory: str
+    """What the wrong one says."""
+
+
+class FeedbackRecord(TypedDict):
+    """What feedback has written. Changes of importance are not in it."""
+
+    add: list[AddedText]
+    update: list[UpdatedText]
+
+
+class Feedback(TypedDict):
+    """What feedback has changed in one cube."""
+
+    record: FeedbackRecord
 
 
 class RelatedMemory(TypedDict):

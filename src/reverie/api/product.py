@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from reverie.api.adding import add_now, add_soon, messages_of
 from reverie.api.answers import Added, Found
 from reverie.api.envelope import answer
+from reverie.api.feedback import add_feedback
 from reverie.api.fine_search import fine_search
 from reverie.api.memory_models import SearchRequest
 from reverie.api.memory_shape import found_by_cube
@@ -40,6 +41,8 @@ async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -
     With `async_mode` sync, a search finds it when this answers, unless its entries have the status
     `resolving`: then the work takes longer than `server.sync_timeout_s`.
     """
+    if request.is_feedback:
+        return await add_feedback(scheduler, client, request)
     messages = await messages_of(scheduler, request)
     if request.waits:
         added = await add_now(scheduler, client, messages, with_facts=request.waits_for_facts)

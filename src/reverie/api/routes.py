@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.api import language, memories, openmem, operation, product, push, scheduler, triggers
+from reverie.api import feedback, language, memories, openmem, operation, product, push, scheduler, triggers
 
 if TYPE_CHECKING:
     from reverie.api.routing import Route
@@ -14,6 +14,7 @@ __all__ = ["ROUTES"]
 ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
     *memories.ROUTES,
+    *feedback.ROUTES,
     *language.ROUTES,
     *openmem.ROUTES,
     *push.ROUTES,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
+from reverie.handlers.mem_feedback import mem_feedback
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
 from reverie.handlers.query import answer, query
@@ -61,8 +62,8 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch=True,
         batch_size=100,
         described=Described(
-            input="a list of turns: `content`, and if known `role`, `name`, `chat_time`, `message_id`; any "
-            "other text is one turn of the user",
+            input="a list of turns: `content`, and if known `role`, `name`, `chat_time`, `message_id`, "
+            "`type` (chat or doc); any other text is one turn of the user",
             example='[{"role": "user", "name": "Ann", "content": "I moved to Lisbon in May"}]',
             effect="each turn becomes a memory of kind `turn`, and is found from then on; it enters the chat "
             "buffer, and one `mem_read` for each buffer is kept waiting",
@@ -122,6 +123,23 @@ CATALOGUE: tuple[Builtin, ...] = (
             "the named memories are indexed, if they were not",
             without_model="the same",
             idempotency="moves carry the version that was read; a second run finds nothing to move",
+        ),
+    ),
+    Builtin(
+        label="mem_feedback",
+        function=mem_feedback,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="`feedback_content`, and if known `history` (turns), `retrieved_memory_ids`, "
+            "`feedback_time`, `corrected_answer` (true or false); any other text is the feedback",
+            example='{"feedback_content": "No, I live in Porto", "retrieved_memory_ids": ["moved.0"]}',
+            effect="praise raises the importance of the memories, criticism lowers it; a correction is "
+            "remembered and supersedes what is wrong, which stays in history",
+            without_model="words tell praise, criticism and correction apart; a correction supersedes only "
+            "the memory that fits it best",
+            idempotency="a correction has the id `{item_id}.0`; changes carry the version that was read",
         ),
     ),
 )
