@@ -128,6 +128,20 @@ def test_a_conversation_in_the_fields_of_memos(served: Served) -> None:
     first = cube["memories"][0]
     assert (cube["cube_id"], first["memory"]) == ("bob", "I moved to Lisbon in May")
     assert (first["id"], first["metadata"]["tags"]) == (added[0]["memory_id"], ["travel"])
+    feedback = {
+        **whose,
+        "history": [{"role": "assistant", "content": "You moved to Lisbon in May."}],
+        "feedback_content": "No, I moved to Braga in May",
+        "retrieved_memory_ids": [first["id"]],
+        "feedback_time": "2026-06-01",
+        "writable_cube_ids": ["bob"],
+        "async_mode": "sync",
+        "corrected_answer": True,
+        "task_id": "talk",
+    }
+    ((update,),) = [given["record"]["update"] for given in ask("POST", "feedback", feedback)["data"]]
+    assert (update["archived_id"], "Braga" in update["text"]) == (first["id"], True)
+    assert ask("GET", f"get_memory/{first['id']}", user_id="bob")["data"]["id"] == update["id"]
     status = ask("GET", "scheduler/status", user_id="bob", task_id="talk")["data"]
     assert status == [{"task_id": "talk", "status": "completed"}]
 
