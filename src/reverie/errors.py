@@ -154,15 +154,6 @@ class ItemTakenError(ReverieError):
         super().__init__(f"item_id {item_id!r} is taken by another message of this user")
 
 
-class AmbiguousIdError(ReverieError):
-    """Several users of the caller have something with this id."""
-
-    def __init__(self, what: str, name: str) -> None:
-        """Name the id, and what to give beside it."""
-        self.what, self.name = what, name
-        super().__init__(f"several users have the {what} {shown(name)}: give user_id")
-
-
 class NotSupportedError(ReverieError):
     """This server does not do what was asked."""
 
@@ -463,6 +454,15 @@ class UnknownMemoryError(ReverieError):
         """Name the memory."""
         self.memory_id = memory_id
         super().__init__(f"there is no memory {memory_id!r} of this user")
+
+
+class AmbiguousIdError(ReverieError):
+    """Several users of the caller have a memory, or a cube, with this id."""
+
+    def __init__(self, name: str, what: str = "memory") -> None:
+        """Name the id, and what to add."""
+        self.name, self.what = name, what
+        super().__init__(f"several users have a {what} {shown(name)}: say whose, with user_id")
 
 
 class IdempotencyError(ReverieError):

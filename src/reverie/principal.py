@@ -83,18 +83,18 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return self.cubes is None or mem_cube_id is None or (mem_cube_id or user_id) in self.cubes
 
-    def own(self, rows: Iterable[T]) -> list[T]:
-        """Those of the rows that the principal may touch."""
-        if not self.is_bound:
-            return list(rows)
-        return [row for row in rows if self.may_touch(row.user_id, row.mem_cube_id)]
-
     def cubes_among(self, named: Sequence[str]) -> Sequence[str]:
         """The cubes that a question is about: those it names, else all that the principal may touch.
 
         Empty: every cube. The caller has checked the named ones.
         """
         return named if named or self.cubes is None else sorted(self.cubes)
+
+    def own(self, rows: Iterable[T]) -> list[T]:
+        """Those of the rows that the principal may touch."""
+        if not self.is_bound:
+            return list(rows)
+        return [row for row in rows if self.may_touch(row.user_id, row.mem_cube_id)]
 
     def check_role(self, needed: Role, what: str = "this") -> None:
         """Refuse a principal with a weaker role; `what` is what needs the role, in words."""

@@ -153,7 +153,7 @@ async def _facts_of(scheduler: AsyncScheduler, message: Message) -> list[Added]:
     """The facts that were extracted from the turns of a message."""
     found = {}
     for memory_id in _ids_of(message):
-        for link in await scheduler.runtime.store.links(message.user_id, memory_id):
+        for link in await scheduler.runtime.reads.links(message.user_id, memory_id):
             if link.relation == "derived_from" and not link.outgoing:
                 found[link.item.id] = link.item
     return [

@@ -189,11 +189,11 @@ def _entry(message: Message, text: str, status: str) -> Added:
 
 async def record_of(scheduler: AsyncScheduler, message: Message) -> FeedbackRecord:
     """What a feedback that has ended has written: a correction, and the memories that it supersedes."""
-    store, memory_id = scheduler.runtime.store, correction_id(message)
-    item = await store.get(message.user_id, memory_id)
+    reads, memory_id = scheduler.runtime.reads, correction_id(message)
+    item = await reads.get(message.user_id, memory_id)
     if item is None:
         return {"add": [], "update": []}
-    links = await store.links(message.user_id, memory_id)
+    links = await reads.links(message.user_id, memory_id)
     wrong = [link.item for link in links if link.relation == "supersedes" and link.outgoing]
     if not wrong:
         return {"add": [{"id": item.id, "text": item.text}], "update": []}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.api.asking import MODEL_FAILURES, ask_for_json, in_lines, one_line, prompt_of, reason_of
-from reverie.memory.finding import cut_hits
+from reverie.memory.finding import fitted
+from reverie.memory.query import SearchQuery
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,8 @@ class _FineSearch:
         if options["rerank"] and hits:
             hits = await self._judged(hits)
         limits = {name: options[name] for name in ("limit", "threshold", "max_tokens")}
-        return cut_hits(found, hits, **limits)
+        asked = SearchQuery(text=self._query, user_id=options["user_id"], **limits)
+        return fitted(asked, msgspec.structs.replace(found, hits=hits))
 
     async def _wordings(self, history: Sequence[Turn]) -> list[str]:
         """Other wordings of the query."""

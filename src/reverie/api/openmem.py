@@ -239,7 +239,7 @@ async def _rows_of(scheduler: AsyncScheduler, task_id: str) -> list[ItemStatus]:
         with suppress(UnknownItemError):
             rows = await scheduler.status(user, task_id)
             if found:
-                raise AmbiguousIdError("task", task_id)
+                raise AmbiguousIdError(task_id, "task")
             found = rows
     if not found:
         raise UnknownItemError(", ".join(sorted(principal.users)), task_id)

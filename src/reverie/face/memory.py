@@ -251,7 +251,7 @@ class AsyncMemory:
         users = sorted(principal.users) if principal.users is not None else await self._all_users()
         owners = [user for user in users if await self._has(memory_id, user)]
         if len(owners) > 1:
-            raise AmbiguousIdError("memory", memory_id)
+            raise AmbiguousIdError(memory_id)
         if not owners:
             raise UnknownMemoryError(memory_id)
         return owners[0]

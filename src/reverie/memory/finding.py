@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reverie.memory.query import Found, Hit, SearchQuery
     from reverie.models.interface import Models
 
-__all__ = ["cut_hits", "finish_search", "fitted", "understand"]
+__all__ = ["finish_search", "fitted", "understand"]
 
 log = get_logger(__name__)
 
@@ -64,18 +64,10 @@ async def finish_search(query: SearchQuery, found: Found, models: Models) -> Fou
 
 def fitted(query: SearchQuery, found: Found) -> Found:
     """The hits that the query asks for: not too many, none below the threshold, and none too long."""
-    return cut_hits(
-        found, found.hits, limit=query.limit, threshold=query.threshold, max_tokens=query.max_tokens
-    )
-
-
-def cut_hits(
-    found: Found, hits: list[Hit], *, limit: int, threshold: float | None, max_tokens: int | None
-) -> Found:
-    """The answer with the first of these hits: without those below the threshold, and those too long."""
-    kept, dropped = _above(threshold, hits[:limit])
-    preferences, dropped_too = _above(threshold, found.preferences)
-    fitting = _fitting(max_tokens, kept)
+    hits = found.hits[: query.limit]
+    kept, dropped = _above(query.threshold, hits)
+    preferences, dropped_too = _above(query.threshold, found.preferences)
+    fitting = _fitting(query.max_tokens, kept)
     return msgspec.structs.replace(
         found,
         hits=fitting,
