@@ -27,10 +27,10 @@ from reverie.principal import Role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ROUTES", "delete_all"]
+__all__ = ["ROUTES"]
 
 PAGE = 200
-"""How many memories are listed at once, to be deleted."""
+"""How many memories of a conversation are listed at once, to be deleted."""
 
 
 async def get_memory(scheduler: AsyncScheduler, memory_id: str, user_id: str) -> JSONResponse:
@@ -60,12 +60,7 @@ async def delete_memory(scheduler: AsyncScheduler, request: DeleteRequest) -> JS
     """Delete memories of a user, by their ids or those of a conversation. They are gone when this answers."""
     request.check()
     if request.session is not None and not request.memory_ids:
-        cubes: Sequence[str | None] = request.writable_cube_ids or (None,)
-        count = 0
-        for cube in cubes:
-            count += await delete_all(
-                scheduler, request.user_id, mem_cube_id=cube, session_id=request.session
-            )
+        count = await _delete_session(scheduler, request, request.session)
         return answer(DeletedMemories(status="success"), f"deleted memories: {count}")
     unknown = [
         memory_id
@@ -93,30 +88,28 @@ async def _delete_one(scheduler: AsyncScheduler, request: DeleteRequest, memory_
     return True
 
 
-async def delete_all(
-    scheduler: AsyncScheduler, user_id: str, *, mem_cube_id: str | None = None, session_id: str | None = None
-) -> int:
-    """Delete all memories of a user, of one cube or of one conversation, and count them.
-
-    Superseded ones are deleted, too.
-    """
+async def _delete_session(scheduler: AsyncScheduler, request: DeleteRequest, session_id: str) -> int:
+    """Delete all memories of a conversation, superseded ones too, and count them."""
     count = 0
-    after: str | None = None
-    while True:
-        page = await scheduler.memory.page(
-            user_id=user_id,
-            mem_cube_id=mem_cube_id,
-            session_id=session_id,
-            with_superseded=True,
-            after=after,
-            limit=PAGE,
-        )
-        for item in page.items:
-            await scheduler.memory.delete(item.id, user_id=user_id)
-        count += len(page.items)
-        after = page.next
-        if after is None:
-            return count
+    cubes: Sequence[str | None] = request.writable_cube_ids or (None,)
+    for cube in cubes:
+        after: str | None = None
+        while True:
+            page = await scheduler.memory.page(
+                user_id=request.user_id,
+                mem_cube_id=cube,
+                session_id=session_id,
+                with_superseded=True,
+                after=after,
+                limit=PAGE,
+            )
+            for item in page.items:
+                await scheduler.memory.delete(item.id, user_id=request.user_id)
+            count += len(page.items)
+            after = page.next
+            if after is None:
+                break
+    return count
 
 
 ROUTES = (

@@ -225,7 +225,7 @@ async def _rows_of(scheduler: AsyncScheduler, task_id: str) -> list[ItemStatus]:
     principal = current_principal.get()
     item_id, at, names = task_id.rpartition("@")
     if at:
-        users = [unquote(name) for name in names.split(",")]
+        users = dict.fromkeys(map(unquote, names.split(",")))
         for user in users:
             if not principal.may_touch(user):
                 raise UnknownItemError(user, item_id)
@@ -247,7 +247,14 @@ async def _rows_of(scheduler: AsyncScheduler, task_id: str) -> list[ItemStatus]:
 
 
 BAD_ID = (InvalidMessageError, BackendUnavailableError)
-BY_ID = (UnknownMemoryError, AmbiguousIdError, MemoryDeletedError, *BAD_ID)
+BY_ID = (
+    UnknownMemoryError,
+    AmbiguousIdError,
+    MemoryDeletedError,
+    InvalidSelectionError,
+    ForeignDataError,
+    *BAD_ID,
+)
 TASK = (UnknownItemError, AmbiguousIdError, InvalidSelectionError, *BAD_ID)
 
 ROUTES = (
@@ -342,7 +349,7 @@ ROUTES = (
         role=Role.USER,
         reach="own",
         answer=ChangedMemory,
-        errors=(InvalidSelectionError, VersionConflictError, *BY_ID),
+        errors=(VersionConflictError, *BY_ID),
         example=Example(body={"memory_id": "tea.0", "content": "I like black tea"}),
     ),
 )

@@ -44,6 +44,8 @@ __all__ = [
 
 KEY_LENGTH = 60
 """How many characters `memory_key` of a memory without a title has at most."""
+Names = Annotated[list[Text], Field(max_length=100)]
+"""Several users, or several agents."""
 TaskState = Literal["running", "completed", "failed"]
 
 
@@ -79,8 +81,8 @@ class AddMessageRequest(BaseModel):
     """What was said in a conversation, to be remembered for one or several users."""
 
     messages: Annotated[list[TurnModel], Field(min_length=1)] | Annotated[str, Field(min_length=1)]
-    user_id: Text | list[Text] | None = None
-    agent_id: Text | list[Text] | None = Field(
+    user_id: Text | Names | None = None
+    agent_id: Text | Names | None = Field(
         None, description="beside user_id: one agent, kept with the memories; alone: whose memories these are"
     )
     conversation_id: str | None = None
