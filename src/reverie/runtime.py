@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import msgspec
 
 from reverie.access.audit import Audit
+from reverie.access.cubes import Cubes
 from reverie.access.keys import ApiKeys
 from reverie.access.reads import MemoryReads
 from reverie.assembly import (
@@ -120,6 +121,7 @@ class Runtime:
         self.backend = new_backend(settings, self.clock, self.databases, self.store)
         self.audit = Audit(self.backend.records, self.clock)
         self.keys = ApiKeys(self.backend.records, self.audit, self.clock)
+        self.cubes = Cubes(self.backend.records, self.audit, self.clock)
         self.gateway = self._new_gateway()
         self.registry = new_registry(settings)
         level_of = self.registry.orchestrator.level

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from reverie.handlers.catalogue import CATALOGUE, handlers_page
-from reverie.handlers.mem_feedback import FeedbackInput
 from reverie.handlers.mem_read import ReadInput
 from reverie.handlers.mem_update import UpdateInput
 from reverie.handlers.query import AnswerInput, QueryInput
+from reverie.memory.feedback import FeedbackInput
 from reverie.message import LABEL_LEVELS
 from reverie.turn import Turn
 

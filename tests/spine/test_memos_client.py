@@ -57,6 +57,9 @@ def test_the_published_client_works_by_its_base_address(served: Served, tmp_path
         memory = found["memory_detail_list"][0]
         assert (memory["memory_value"], memory["tags"]) == ("I moved to Lisbon in May", ["travel"])
         assert memory["conversation_id"] == "may"
+        listed = client("get_memory", user_id="ann")["data"]
+        assert (listed["total"], listed["pages"]) == (2, 1)
+        assert listed["memory_detail_list"][0]["id"] == memory["id"]
         said = client("get_message", **whose)["data"]["message_detail_list"]
         assert [(message["role"], message["content"]) for message in said] == [
             (turn["role"], turn["content"]) for turn in CONVERSATION

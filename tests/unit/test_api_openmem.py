@@ -192,6 +192,10 @@ async def test_a_search_shows_memories_and_preferences(api: OpenMem) -> None:
     assert (await api.search("tea", include_preference=False))["preference_detail_list"] == []
     assert (await api.search("tea", preference_limit_number=0))["preference_note"] == ""
     assert await api.ask("get/memory/t") == memory
+    page = await api.ask("get/memory", {"user_id": "ann"})
+    assert [detail["id"] for detail in page["preference_detail_list"]] == ["p"]
+    page = await api.ask("get/memory", {"user_id": "ann", "include_preference": False})
+    assert page["preference_detail_list"] == []
     assert (await api.ask("get/memory/p"))["preference"] == "Prefers tea"
 
 
@@ -207,6 +211,19 @@ async def test_a_search_heeds_its_limits_and_its_filter(api: OpenMem) -> None:
         "search/memory", {"user_id": "ann", "query": "tea", "filter": {"scene": "chat"}}
     )
     assert (code, "scene" in message) == (400, True)
+
+
+async def test_memories_are_listed_page_by_page(api: OpenMem) -> None:
+    await api.add("one", "two", "three", tags=["first"])
+    await api.add("four")
+    first = await api.ask("get/memory", {"user_id": "ann", "size": 3})
+    assert [detail["memory_value"] for detail in first["memory_detail_list"]] == ["one", "two", "three"]
+    assert (first["total"], first["pages"], first["current"], first["size"]) == (4, 2, 1, 3)
+    second = await api.ask("get/memory", {"user_id": "ann", "size": 3, "page": 2})
+    assert [detail["memory_value"] for detail in second["memory_detail_list"]] == ["four"]
+    tagged = await api.ask("get/memory", {"user_id": "ann", "filter": {"tags": "first"}})
+    assert (tagged["total"], tagged["pages"], tagged["preference_detail_list"]) == (3, 1, [])
+    assert (await api.ask("get/memory", {"agent_id": "ann"}))["total"] == 0
 
 
 async def test_a_memory_without_a_title_is_named_by_its_beginning(api: OpenMem) -> None:
@@ -266,8 +283,26 @@ async def test_memories_are_deleted_by_their_ids_or_all_of_a_user(api: OpenMem) 
     assert await api.ask("delete/memory", {"user_id": "ann"}) == {"success": True}
     assert await api.texts("drink") == []
     assert await api.texts("drink", user_id="bob") == ["I drink tea"]
-    for unclear in ({}, {"user_id": "ann", "agent_id": "butler"}, {"filter": {"tags": "x"}}):
+    for unclear in (
+        {},
+        {"memory_ids": []},
+        {"user_id": "bob", "agent_id": "butler"},
+        {"filter": {"tags": "x"}},
+    ):
         assert (await api.refused("delete/memory", unclear))[0] in {400, 422}
+    assert await api.texts("drink", user_id="bob") == ["I drink tea"]
+
+
+async def test_memories_are_deleted_by_a_filter_or_a_type(api: OpenMem) -> None:
+    await api.add("I drink tea", tags=["drinks"])
+    await api.add("I sell tea")
+    assert (await api.refused("delete/memory", {"user_id": "ann", "memory_type": "nothing"}))[0] == 400
+    assert await api.ask("delete/memory", {"user_id": "ann", "memory_type": "PreferenceMemory"})
+    assert len(await api.texts("tea")) == 2
+    async with keyed(api, "ann") as ann:
+        body = {"filter": {"and": [{"tags": "drinks"}]}, "memory_type": "LongTermMemory"}
+        assert await ann.ask("delete/memory", body) == {"success": True}
+        assert await ann.texts("tea") == ["I sell tea"]
 
 
 async def test_an_id_that_two_users_have_needs_a_user(api: OpenMem) -> None:

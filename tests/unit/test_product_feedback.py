@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie import Message
-from reverie.handlers.mem_feedback import FeedbackInput, read_words
+from reverie.handlers.mem_feedback import read_words
+from reverie.memory.feedback import FeedbackInput
 from support.product import Product, model_settings, serving
 from support.scripted_model import Answer, scripted
 

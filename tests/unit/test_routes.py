@@ -192,9 +192,9 @@ def test_a_blocking_call_runs_for_the_principal_of_its_thread(monkeypatch: pytes
     with Scheduler("memory://") as scheduler:
         monkeypatch.setattr(scheduler.runtime.store, "search", search)
         before = current_principal.set(READER)
-        scheduler.memory.search("tea", user_id="ann")
+        scheduler.memory.search("tea", user_id="ann", note=False)
         current_principal.reset(before)
-        scheduler.memory.search("tea", user_id="ann")
+        scheduler.memory.search("tea", user_id="ann", note=False)
     assert seen == [READER, LOCAL_ADMIN]
 
 

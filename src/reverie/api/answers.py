@@ -15,16 +15,23 @@ from reverie.triggers.service import Who
 
 __all__ = [
     "Added",
+    "AddedText",
     "Alerts",
+    "AllInCube",
     "Backlog",
     "Cancelled",
+    "CreatedCube",
+    "CubePage",
     "DeletedMemories",
     "Feedback",
     "FeedbackRecord",
+    "Forest",
     "Found",
     "FoundInCube",
     "FoundMemory",
     "ItemState",
+    "Listed",
+    "ListedCube",
     "Memories",
     "Metadata",
     "Progress",
@@ -35,6 +42,7 @@ __all__ = [
     "StatusPage",
     "Switched",
     "TypeAndTasks",
+    "UpdatedText",
     "UsageAndBudgets",
     "Waited",
     "Wellbeing",
@@ -175,6 +183,33 @@ class Found(TypedDict):
     """With `explain`: the words, names and times that were understood in the query."""
 
 
+class Forest(TypedDict):
+    """The memories of a cube, once as a list and once by their types."""
+
+    nodes: list[FoundMemory]
+    tree_structure: dict[str, Any]
+    """`{id, node_name, children}`: below the root one child for each `memory_type`, below that the ids."""
+
+
+class AllInCube(TypedDict):
+    """All memories of a cube."""
+
+    cube_id: str
+    memories: list[Forest]
+    """One entry."""
+    memory_statistics: dict[str, int]
+    """How many memories there are of each `memory_type`."""
+
+
+class Listed(TypedDict):
+    """A page of the memories of a cube. `total_nodes` counts those of all pages."""
+
+    text_mem: list[FoundInCube]
+    pref_mem: list[FoundInCube]
+    tool_mem: list[FoundInCube]
+    skill_mem: list[FoundInCube]
+
+
 class Memories(TypedDict):
     """The memories that were asked for by their ids; those that there are not are left out."""
 
@@ -186,6 +221,30 @@ class DeletedMemories(TypedDict):
 
     status: Literal["success", "failure"]
     """failure: one of the ids is unknown. The others are deleted all the same."""
+
+
+class CreatedCube(TypedDict):
+    """A cube that was created or made known."""
+
+    cube_id: str
+    cube_name: str
+    owner_id: str
+
+
+class ListedCube(TypedDict):
+    """A cube of a user."""
+
+    cube_id: str
+    cube_name: str
+    """The id, if the cube was never created by name."""
+
+
+class CubePage(TypedDict):
+    """A page of the cubes of a user, by id."""
+
+    cubes: list[ListedCube]
+    next: str | None
+    """What `cursor` must be for the next page; None on the last one."""
 
 
 class UsageAndBudgets(TypedDict):

@@ -25,7 +25,7 @@ from reverie.errors import (
     QueueFullError,
 )
 from reverie.face.scheduler import AsyncScheduler
-from reverie.handlers.mem_feedback import FeedbackInput, correction_id
+from reverie.memory.feedback import FeedbackInput, correction_id
 from reverie.message import Message, new_item_id
 from reverie.principal import Role
 

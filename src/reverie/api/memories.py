@@ -1,54 +1,72 @@
-"""Single memories: the routes that read and delete them by their ids."""
+"""Single memories: the routes that read and delete them by their ids, and those that delete many."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Body
+from fastapi import Body, Query, Request
 from fastapi.responses import JSONResponse
 
 from reverie.api.answers import DeletedMemories, FoundMemory, Memories
 from reverie.api.envelope import answer
-from reverie.api.memory_models import DeleteRequest
+from reverie.api.memory_filters import read_filter
+from reverie.api.memory_models import DeleteRequest, IdsRequest
 from reverie.api.memory_shape import memory_of
 from reverie.api.models import Text
 from reverie.api.routing import Example, Route
+from reverie.api.streams import unless_gone
 from reverie.errors import (
+    AmbiguousIdError,
     BackendUnavailableError,
+    ForeignDataError,
     InvalidMessageError,
     InvalidSelectionError,
     MemoryDeletedError,
+    NotSupportedError,
     UnknownMemoryError,
     VersionConflictError,
 )
 from reverie.face.scheduler import AsyncScheduler
-from reverie.principal import Role
+from reverie.principal import Role, current_principal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ROUTES"]
+    from reverie.memory.item import MemoryItem
+
+__all__ = ["ROUTES", "delete_memories", "find_memory"]
 
 PAGE = 200
-"""How many memories of a conversation are listed at once, to be deleted."""
+"""How many memories are listed at once, to be deleted."""
+MOST_NAMELESS = 100
+"""How many ids of one request may be without a user: each is looked for at every user of the key."""
+
+Whose = Annotated[
+    str | None, Query(description="whose memory it is; may be left out if one user of the key has the id")
+]
 
 
-async def get_memory(scheduler: AsyncScheduler, memory_id: str, user_id: str) -> JSONResponse:
-    """Read one memory of a user. `data` is null if there is none with this id."""
-    item = await scheduler.memory.get(memory_id, user_id=user_id)
+async def get_memory(scheduler: AsyncScheduler, memory_id: str, user_id: Whose = None) -> JSONResponse:
+    """Read one memory. `data` is null if there is none with this id.
+
+    Without `user_id`, the id is looked for at the users that the caller's key may touch.
+    """
+    item = await find_memory(scheduler, memory_id, user_id)
     if item is None:
         return answer(None, str(UnknownMemoryError(memory_id)))
     return answer(memory_of(item))
 
 
 async def get_memory_by_ids(
-    scheduler: AsyncScheduler, user_id: str, memory_ids: Annotated[list[Text], Body(max_length=1000)]
+    scheduler: AsyncScheduler,
+    memory_ids: Annotated[list[Text], Body(max_length=1000)],
+    user_id: Whose = None,
 ) -> JSONResponse:
-    """Read memories of a user, in the order of the ids. Unknown and deleted ones are left out."""
+    """Read memories, in the order of the ids. Unknown and deleted ones are left out."""
     found: list[FoundMemory] = []
-    for memory_id in dict.fromkeys(memory_ids):
+    for memory_id in _distinct(memory_ids, user_id):
         try:
-            item = await scheduler.memory.get(memory_id, user_id=user_id)
+            item = await find_memory(scheduler, memory_id, user_id)
         except MemoryDeletedError:
             continue
         if item is not None:
@@ -56,31 +74,71 @@ async def get_memory_by_ids(
     return answer(Memories(memories=found))
 
 
-async def delete_memory(scheduler: AsyncScheduler, request: DeleteRequest) -> JSONResponse:
-    """Delete memories of a user, by their ids or those of a conversation. They are gone when this answers."""
+async def get_user_names_by_memory_ids(scheduler: AsyncScheduler, request: IdsRequest) -> JSONResponse:
+    """Which user each id belongs to; null if none of the users that the caller may touch has it."""
+    owners: dict[str, str | None] = {}
+    for memory_id in request.memory_ids:
+        try:
+            owners[memory_id] = await scheduler.memory.owner_of(memory_id)
+        except UnknownMemoryError:
+            owners[memory_id] = None
+    return answer(owners)
+
+
+async def delete_memory(scheduler: AsyncScheduler, client: Request, request: DeleteRequest) -> JSONResponse:
+    """Delete memories: by their ids, or all of a user, of a conversation, or that pass a filter.
+
+    They are gone when this answers.
+    """
+    is_done, message = await delete_memories(scheduler, client, request)
+    return answer(DeletedMemories(status="success" if is_done else "failure"), message)
+
+
+async def delete_memories(
+    scheduler: AsyncScheduler, client: Request, request: DeleteRequest
+) -> tuple[bool, str]:
+    """Delete what a request means: whether all of it is deleted, and a sentence about it."""
     request.check()
-    if request.session is not None and not request.memory_ids:
-        count = await _delete_session(scheduler, request, request.session)
-        return answer(DeletedMemories(status="success"), f"deleted memories: {count}")
+    if request.user_id is not None:
+        current_principal.get().check_touch(request.user_id, request.cubes)
+    if request.memory_ids is None:
+        count = await unless_gone(client, _delete_many(scheduler, request))
+        return True, f"deleted memories: {count}"
     unknown = [
         memory_id
-        for memory_id in dict.fromkeys(request.memory_ids or ())
+        for memory_id in _distinct(request.memory_ids, request.user_id)
         if not await _delete_one(scheduler, request, memory_id)
     ]
-    if unknown:
-        return answer(DeletedMemories(status="failure"), str(UnknownMemoryError(unknown[0])))
-    return answer(DeletedMemories(status="success"))
+    return (False, str(UnknownMemoryError(unknown[0]))) if unknown else (True, "ok")
+
+
+def _distinct(memory_ids: Sequence[str], user_id: str | None) -> list[str]:
+    if user_id is None and len(memory_ids) > MOST_NAMELESS:
+        raise InvalidSelectionError(
+            f"{len(memory_ids)} ids without a user: give user_id, or at most {MOST_NAMELESS} ids"
+        )
+    return list(dict.fromkeys(memory_ids))
+
+
+async def find_memory(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem | None:
+    """The memory with this id, of the user who has it; None if there is none."""
+    try:
+        owner = await scheduler.memory.owner_of(memory_id, user_id)
+    except UnknownMemoryError:
+        return None
+    return await scheduler.memory.get(memory_id, user_id=owner)
 
 
 async def _delete_one(scheduler: AsyncScheduler, request: DeleteRequest, memory_id: str) -> bool:
     """Delete a memory; False if there is none with this id in the cubes of the request."""
     memory = scheduler.memory
     try:
-        if request.writable_cube_ids:
-            item = await memory.get(memory_id, user_id=request.user_id, follow=False)
-            if item is None or item.mem_cube_id not in request.writable_cube_ids:
+        owner = await memory.owner_of(memory_id, request.user_id)
+        if request.cubes:
+            item = await memory.get(memory_id, user_id=owner, follow=False)
+            if item is None or item.mem_cube_id not in request.cubes:
                 return False
-        await memory.delete(memory_id, user_id=request.user_id)
+        await memory.delete(memory_id, user_id=owner)
     except MemoryDeletedError:
         return True
     except UnknownMemoryError:
@@ -88,28 +146,38 @@ async def _delete_one(scheduler: AsyncScheduler, request: DeleteRequest, memory_
     return True
 
 
-async def _delete_session(scheduler: AsyncScheduler, request: DeleteRequest, session_id: str) -> int:
-    """Delete all memories of a conversation, superseded ones too, and count them."""
+async def _delete_many(scheduler: AsyncScheduler, request: DeleteRequest) -> int:
+    """Delete all memories that the request means, superseded ones too, and count them."""
+    user_id = request.user_id or _only_user()
+    filters = read_filter(request.filter or {})
     count = 0
-    cubes: Sequence[str | None] = request.writable_cube_ids or (None,)
-    for cube in cubes:
+    for cube in request.cubes or (None,):
         after: str | None = None
         while True:
             page = await scheduler.memory.page(
-                user_id=request.user_id,
+                user_id=user_id,
                 mem_cube_id=cube,
-                session_id=session_id,
+                session_id=request.session,
                 with_superseded=True,
                 after=after,
                 limit=PAGE,
             )
-            for item in page.items:
-                await scheduler.memory.delete(item.id, user_id=request.user_id)
-            count += len(page.items)
+            meant = [item for item in page.items if filters.allow(item)]
+            for item in meant:
+                await scheduler.memory.delete(item.id, user_id=user_id)
+            count += len(meant)
             after = page.next
             if after is None:
                 break
     return count
+
+
+def _only_user() -> str:
+    """The user of a caller whose key names only one."""
+    users = current_principal.get().users
+    if users is None or len(users) != 1:
+        raise InvalidSelectionError("this key may touch several users: say whose memories, with user_id")
+    return next(iter(users))
 
 
 ROUTES = (
@@ -118,8 +186,16 @@ ROUTES = (
         "/product/get_memory/{memory_id}",
         get_memory,
         role=Role.READ_ONLY,
+        reach="own",
         answer=FoundMemory | None,
-        errors=(InvalidMessageError, MemoryDeletedError, BackendUnavailableError),
+        errors=(
+            InvalidMessageError,
+            InvalidSelectionError,
+            ForeignDataError,
+            AmbiguousIdError,
+            MemoryDeletedError,
+            BackendUnavailableError,
+        ),
         example=Example(path={"memory_id": "tea.0"}, query={"user_id": "ann"}),
     ),
     Route(
@@ -127,17 +203,43 @@ ROUTES = (
         "/product/get_memory_by_ids",
         get_memory_by_ids,
         role=Role.READ_ONLY,
+        reach="own",
         answer=Memories,
-        errors=(InvalidMessageError, BackendUnavailableError),
+        errors=(
+            InvalidMessageError,
+            InvalidSelectionError,
+            ForeignDataError,
+            AmbiguousIdError,
+            BackendUnavailableError,
+        ),
         example=Example(query={"user_id": "ann"}, body=["tea.0"]),
+    ),
+    Route(
+        "POST",
+        "/product/get_user_names_by_memory_ids",
+        get_user_names_by_memory_ids,
+        role=Role.READ_ONLY,
+        reach="own",
+        answer=dict[str, str | None],
+        errors=(InvalidMessageError, InvalidSelectionError, AmbiguousIdError, BackendUnavailableError),
+        example=Example(body={"memory_ids": ["tea.0"]}),
     ),
     Route(
         "POST",
         "/product/delete_memory",
         delete_memory,
         role=Role.USER,
+        reach="own",
         answer=DeletedMemories,
-        errors=(InvalidMessageError, InvalidSelectionError, VersionConflictError, BackendUnavailableError),
+        errors=(
+            InvalidMessageError,
+            InvalidSelectionError,
+            ForeignDataError,
+            AmbiguousIdError,
+            VersionConflictError,
+            NotSupportedError,
+            BackendUnavailableError,
+        ),
         example=Example(body={"user_id": "ann", "memory_ids": ["tea.0"]}),
     ),
 )

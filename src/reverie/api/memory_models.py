@@ -9,10 +9,10 @@ from pydantic import BaseModel, BeforeValidator, Field
 from reverie.api.memory_filters import all_of, epoch_of, filters_of_types, read_filter
 from reverie.api.models import Text, TurnModel
 from reverie.api.routing import Touched
-from reverie.errors import InvalidMessageError, InvalidSelectionError
+from reverie.errors import InvalidMessageError, InvalidSelectionError, NotSupportedError
 from reverie.memory.query import Filters
 
-__all__ = ["DeleteRequest", "SearchRequest"]
+__all__ = ["AllRequest", "DeleteRequest", "IdsRequest", "ListRequest", "Moment", "SearchRequest"]
 
 PREFERENCE = "preference"
 
@@ -120,36 +120,69 @@ class SearchRequest(BaseModel):
 
 
 class DeleteRequest(BaseModel):
-    """Which memories of a user to delete: `memory_ids`, or those of a conversation."""
+    """Which memories to delete: `memory_ids`; or all of a user, of a conversation, or that pass a filter."""
 
-    user_id: Text = Field(description="whose memories these are: ids are per user")
+    user_id: Text | None = Field(None, description="whose memories; alone: all memories of the user")
     memory_ids: list[Text] | None = Field(None, max_length=1000)
     session_id: Text | None = None
     conversation_id: Text | None = Field(None, description="the same as session_id")
     writable_cube_ids: list[Text] | None = Field(None, description="memories of other cubes count as unknown")
+    mem_cube_id: Text | None = None
     file_ids: list[Any] | None = None
-    filter: dict[str, Any] | None = None
-
-    def touched(self) -> list[Touched]:
-        """The user and the cubes that are changed."""
-        return [Touched(self.user_id, tuple(self.writable_cube_ids or ()))]
+    filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}, as in a search')
 
     def check(self) -> None:
         """Refuse a request that does not say which memories it means in exactly one way."""
         if self.file_ids:
-            raise InvalidMessageError("file_ids", self.file_ids, "memories have no files: give memory_ids")
-        if self.filter:
-            raise InvalidMessageError(
-                "filter",
-                self.filter,
-                "memories cannot be deleted by a filter: search with it, and give the memory_ids",
-            )
-        if bool(self.memory_ids) == bool(self.session):
+            raise NotSupportedError("file_ids", "memories have no files: give memory_ids")
+        if self.memory_ids is None:
+            if self.user_id is None and self.session is None and not self.filter:
+                raise InvalidSelectionError("give memory_ids, user_id, session_id or filter")
+        elif not self.memory_ids or self.session is not None or self.filter:
             raise InvalidSelectionError(
-                "give either memory_ids or a session_id, whose memories are all deleted, beside user_id"
+                "give either memory_ids (at least one), or a session_id or a filter, whose memories are all "
+                "deleted"
             )
 
     @property
     def session(self) -> str | None:
         """The conversation whose memories are deleted."""
         return self.session_id or self.conversation_id
+
+    @property
+    def cubes(self) -> list[str]:
+        """The cubes in which to delete; none: all cubes of the user."""
+        return self.writable_cube_ids or ([self.mem_cube_id] if self.mem_cube_id else [])
+
+
+class AllRequest(BaseModel):
+    """Which memories to list all of."""
+
+    user_id: Text
+    memory_type: Literal["text_mem", "act_mem", "param_mem", "para_mem"]
+    mem_cube_ids: list[Text] | None = Field(None, description="default: all cubes of the user")
+    search_query: Text | None = Field(None, description="only memories that fit this")
+    search_type: Text | None = None
+
+    def touched(self) -> list[Touched]:
+        """The user and the cubes that are read."""
+        return [Touched(self.user_id, tuple(self.mem_cube_ids or ()))]
+
+
+class ListRequest(BaseModel):
+    """Which memories of a cube to list."""
+
+    mem_cube_id: Text
+    user_id: Text | None = Field(
+        None, description="whose cube; may be left out if one user of the key has it"
+    )
+    include_preference: bool = True
+    filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}, as in a search')
+    page: int | None = Field(None, ge=1, le=1_000_000, description="from 1")
+    page_size: int | None = Field(None, ge=1, le=10_000, description="memories on a page; default: all")
+
+
+class IdsRequest(BaseModel):
+    """Ids of memories."""
+
+    memory_ids: list[Text] = Field(max_length=100)

@@ -6,6 +6,7 @@ Each route does what one under `/product` does. Only its fields have other names
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -16,7 +17,8 @@ from fastapi.responses import JSONResponse
 from reverie.api.adding import add_now, add_soon, messages_of, submit_new
 from reverie.api.envelope import Answer
 from reverie.api.feedback import feedback_messages
-from reverie.api.memories import delete_all
+from reverie.api.memories import delete_memories, find_memory
+from reverie.api.memory_lists import Window, page_of
 from reverie.api.openmem_models import (
     AddedTask,
     AddFeedbackRequest,
@@ -24,7 +26,9 @@ from reverie.api.openmem_models import (
     ChangedMemory,
     DeletedAll,
     DeleteMemoryRequest,
+    DetailPage,
     FoundDetails,
+    GetMemoryRequest,
     GetMessageRequest,
     MemoryDetail,
     Messages,
@@ -35,8 +39,9 @@ from reverie.api.openmem_models import (
     TaskStatus,
     UpdateMemoryRequest,
     detail_of,
-    hit_detail,
+    memory_detail,
     message_detail,
+    preference_detail,
 )
 from reverie.api.product import PREFERENCE_NOTE, find
 from reverie.api.routing import Example, Route
@@ -106,8 +111,8 @@ async def search_memory(
     """Find memories and preferences that fit a query, best first."""
     found = await unless_gone(client, find(scheduler, request.search_request()))
     data: FoundDetails = {
-        "memory_detail_list": [hit_detail(hit) for hit in found.hits],
-        "preference_detail_list": [hit_detail(hit) for hit in found.preferences],
+        "memory_detail_list": [memory_detail(hit.item, hit.score) for hit in found.hits],
+        "preference_detail_list": [preference_detail(hit.item, hit.score) for hit in found.preferences],
         "message_detail_list": [],
         "tool_memory_detail_list": [],
         "skill_detail_list": [],
@@ -123,6 +128,29 @@ async def get_memory_by_id(
 ) -> JSONResponse:
     """Read one memory. Without `user_id`, it is the one that a user of the caller has under this id."""
     return success(detail_of(await _owned(scheduler, memory_id, user_id)))
+
+
+async def get_memory(scheduler: AsyncScheduler, client: Request, request: GetMemoryRequest) -> JSONResponse:
+    """One page of the memories of a user, and one of the preferences, in the order they were learned."""
+    texts, preferences = await unless_gone(
+        client,
+        page_of(scheduler, request.owner, None, given=request.filter, page=request.page, size=request.size),
+    )
+    wanted = preferences if request.include_preference else Window(0, 0)
+    total = max(texts.total, wanted.total)
+    data: DetailPage = {
+        "memory_detail_list": [memory_detail(item) for item in texts.items],
+        "preference_detail_list": [preference_detail(item) for item in wanted.items],
+        "tool_memory_detail_list": [],
+        "skill_detail_list": [],
+        "profile_detail_list": [],
+        "event_detail_list": [],
+        "total": total,
+        "size": request.size,
+        "current": request.page,
+        "pages": math.ceil(total / request.size),
+    }
+    return success(data)
 
 
 async def get_message(scheduler: AsyncScheduler, request: GetMessageRequest) -> JSONResponse:
@@ -159,22 +187,12 @@ async def add_feedback(scheduler: AsyncScheduler, request: AddFeedbackRequest) -
     return success(_task(item_id, [request.owner], "running"))
 
 
-async def delete_memory(scheduler: AsyncScheduler, request: DeleteMemoryRequest) -> JSONResponse:
-    """Delete memories by their ids, or all memories of a user. They are gone when this answers."""
-    if not request.memory_ids:
-        current_principal.get().check_touch(request.owner)
-        count = await delete_all(scheduler, request.owner)
-        return success(DeletedAll(success=True), f"deleted memories: {count}")
-    unknown: list[str] = []
-    for memory_id in dict.fromkeys(request.memory_ids or ()):
-        try:
-            owner = await scheduler.memory.owner_of(memory_id, request.user_id)
-            await scheduler.memory.delete(memory_id, user_id=owner)
-        except UnknownMemoryError:
-            unknown.append(memory_id)
-    if unknown:
-        return success(DeletedAll(success=False), str(UnknownMemoryError(unknown[0])))
-    return success(DeletedAll(success=True))
+async def delete_memory(
+    scheduler: AsyncScheduler, client: Request, request: DeleteMemoryRequest
+) -> JSONResponse:
+    """Delete memories: by their ids, all of a user, or those that pass a filter. They are gone then."""
+    is_done, message = await delete_memories(scheduler, client, request.delete_request())
+    return success(DeletedAll(success=is_done), message)
 
 
 async def update_memory(scheduler: AsyncScheduler, request: UpdateMemoryRequest) -> JSONResponse:
@@ -200,8 +218,7 @@ def success(data: Any, message: str = "ok") -> JSONResponse:
 
 async def _owned(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem:
     """The memory with this id, of the user or else of the one user of the caller who has it."""
-    owner = await scheduler.memory.owner_of(memory_id, user_id)
-    item = await scheduler.memory.get(memory_id, user_id=owner)
+    item = await find_memory(scheduler, memory_id, user_id)
     if item is None:
         raise UnknownMemoryError(memory_id)
     return item
@@ -283,6 +300,15 @@ ROUTES = (
         example=Example(body={"user_id": "ann", "query": "tea"}),
     ),
     Route(
+        "POST",
+        f"{PREFIX}/get/memory",
+        get_memory,
+        role=Role.READ_ONLY,
+        answer=DetailPage,
+        errors=BAD_ID,
+        example=Example(body={"user_id": "ann", "page": 1, "size": 10}),
+    ),
+    Route(
         "GET",
         f"{PREFIX}/get/memory/{{memory_id}}",
         get_memory_by_id,
@@ -339,7 +365,14 @@ ROUTES = (
         role=Role.USER,
         reach="own",
         answer=DeletedAll,
-        errors=(InvalidSelectionError, ForeignDataError, AmbiguousIdError, VersionConflictError, *BAD_ID),
+        errors=(
+            InvalidSelectionError,
+            ForeignDataError,
+            AmbiguousIdError,
+            VersionConflictError,
+            NotSupportedError,
+            *BAD_ID,
+        ),
         example=Example(body={"memory_ids": ["tea.0"]}),
     ),
     Route(

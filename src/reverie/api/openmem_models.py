@@ -8,7 +8,7 @@ import msgspec
 from pydantic import BaseModel, Field, model_validator
 
 from reverie.api.feedback import FeedbackRequest
-from reverie.api.memory_models import SearchRequest
+from reverie.api.memory_models import PREFERENCE, DeleteRequest, SearchRequest
 from reverie.api.memory_shape import type_of
 from reverie.api.models import AddRequest, Text, TurnModel
 from reverie.api.routing import Touched
@@ -16,7 +16,6 @@ from reverie.effect import Source
 
 if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
-    from reverie.memory.query import Hit
 
 __all__ = [
     "AddFeedbackRequest",
@@ -25,7 +24,9 @@ __all__ = [
     "ChangedMemory",
     "DeleteMemoryRequest",
     "DeletedAll",
+    "DetailPage",
     "FoundDetails",
+    "GetMemoryRequest",
     "GetMessageRequest",
     "MemoryDetail",
     "MessageDetail",
@@ -37,8 +38,9 @@ __all__ = [
     "TaskStatus",
     "UpdateMemoryRequest",
     "detail_of",
-    "hit_detail",
+    "memory_detail",
     "message_detail",
+    "preference_detail",
     "user_of_agent",
 ]
 
@@ -162,6 +164,15 @@ class SearchMemoryRequest(Whose):
         )
 
 
+class GetMemoryRequest(Whose):
+    """Which page of the memories of a user to read."""
+
+    include_preference: bool = True
+    filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}, as in a search')
+    page: int = Field(1, ge=1, le=1_000_000, description="from 1")
+    size: int = Field(10, ge=1, le=1000, description="memories, and preferences, on one page")
+
+
 class GetMessageRequest(Whose):
     """Which messages of a user to read: the last ones of a conversation."""
 
@@ -226,30 +237,29 @@ class UpdateMemoryRequest(BaseModel):
 
 
 class DeleteMemoryRequest(BaseModel):
-    """Which memories to delete: `memory_ids`, or all of a user or of an agent."""
+    """Which memories to delete: `memory_ids`; or all of a user or an agent, or those that pass a filter."""
 
     memory_ids: list[Text] | None = Field(None, max_length=1000)
-    user_id: Text | None = Field(None, description="beside memory_ids: whose memories these are")
+    user_id: Text | None = Field(None, description="whose memories; alone: all memories of the user")
     agent_id: Text | None = Field(None, description="instead of user_id: the agent's own memories")
-    filter: dict[str, Any] | None = None
+    filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}, as in a search')
+    memory_type: Text | None = Field(None, description="only memories of this type; not with memory_ids")
 
     @model_validator(mode="after")
-    def check_selection(self) -> DeleteMemoryRequest:
-        """Refuse a request that does not say which memories it means in one way."""
-        if self.filter is not None:
-            raise ValueError(
-                "memories cannot be deleted by a filter: search with it, and give the memory_ids"
-            )
-        if not self.memory_ids and bool(self.user_id) == bool(self.agent_id):
-            raise ValueError(
-                "give memory_ids, or one of user_id and agent_id, whose memories are all deleted"
-            )
+    def check_owner(self) -> DeleteMemoryRequest:
+        """Refuse a request that means two owners."""
+        if self.user_id and self.agent_id:
+            raise ValueError("give either user_id or agent_id: it is not clear whose memories are meant")
         return self
 
-    @property
-    def owner(self) -> str:
-        """The user id of whoever is meant, if there are no `memory_ids`."""
-        return self.user_id or user_of_agent(self.agent_id or "")
+    def delete_request(self) -> DeleteRequest:
+        """The same as a request to `/product/delete_memory`."""
+        conditions = dict(self.filter or {})
+        both = conditions.get("and", [])
+        if self.memory_type and isinstance(both, list):
+            conditions["and"] = [*both, {"memory_type": self.memory_type}]
+        owner = self.user_id or (user_of_agent(self.agent_id) if self.agent_id else None)
+        return DeleteRequest(user_id=owner, memory_ids=self.memory_ids, filter=conditions or None)
 
 
 class AddedTask(TypedDict):
@@ -315,6 +325,22 @@ class FoundDetails(TypedDict):
     """How a model should read the preferences."""
 
 
+class DetailPage(TypedDict):
+    """A page of memories, in the order in which they were learned, and a page of preferences."""
+
+    memory_detail_list: list[MemoryDetail]
+    preference_detail_list: list[PreferenceDetail]
+    tool_memory_detail_list: list[Any]
+    skill_detail_list: list[Any]
+    profile_detail_list: list[Any]
+    event_detail_list: list[Any]
+    total: int
+    """How many memories, or preferences if these are more, there are on all pages."""
+    size: int
+    current: int
+    pages: int
+
+
 class MessageDetail(TypedDict):
     """A message of a conversation. Times are epoch milliseconds."""
 
@@ -349,7 +375,33 @@ class DeletedAll(TypedDict):
 
 def detail_of(item: MemoryItem) -> MemoryDetail | PreferenceDetail:
     """A memory, or a preference, in the shape that the client reads."""
-    common: Detail = {
+    return preference_detail(item) if item.kind == PREFERENCE else memory_detail(item)
+
+
+def memory_detail(item: MemoryItem, score: float | None = None) -> MemoryDetail:
+    """A memory in the shape that the client reads; `score` is that of a search."""
+    return {
+        **_detail(item, score),
+        "memory_key": item.title or _beginning(item.text),
+        "memory_value": item.text,
+        "memory_type": type_of(item),
+        "confidence": 1.0,
+        "tags": list(item.tags),
+    }
+
+
+def preference_detail(item: MemoryItem, score: float | None = None) -> PreferenceDetail:
+    """A preference in the shape that the client reads; `score` is that of a search."""
+    return {
+        **_detail(item, score),
+        "preference_type": "explicit_preference",
+        "preference": item.text,
+        "reasoning": item.narrative or "",
+    }
+
+
+def _detail(item: MemoryItem, score: float | None) -> Detail:
+    detail: Detail = {
         "id": item.id,
         "create_time": item.created_at,
         "update_time": item.updated_at,
@@ -358,28 +410,9 @@ def detail_of(item: MemoryItem) -> MemoryDetail | PreferenceDetail:
         "info": item.info,
         "sources": [msgspec.structs.asdict(source) for source in item.sources],
     }
-    if item.kind == "preference":
-        preference: PreferenceDetail = {
-            **common,
-            "preference_type": "explicit_preference",
-            "preference": item.text,
-            "reasoning": item.narrative or "",
-        }
-        return preference
-    memory: MemoryDetail = {
-        **common,
-        "memory_key": item.title or _beginning(item.text),
-        "memory_value": item.text,
-        "memory_type": type_of(item),
-        "confidence": 1.0,
-        "tags": list(item.tags),
-    }
-    return memory
-
-
-def hit_detail(hit: Hit) -> Any:
-    """A hit of a search in the shape that the client reads."""
-    return {**detail_of(hit.item), "relativity": hit.score}
+    if score is not None:
+        detail["relativity"] = score
+    return detail
 
 
 def message_detail(item: MemoryItem) -> MessageDetail:

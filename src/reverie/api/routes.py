@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reverie.api import feedback, language, memories, openmem, operation, product, push, scheduler, triggers
+from reverie.api import (
+    cubes,
+    feedback,
+    language,
+    memories,
+    memory_lists,
+    openmem,
+    operation,
+    product,
+    push,
+    scheduler,
+    triggers,
+)
 
 if TYPE_CHECKING:
     from reverie.api.routing import Route
@@ -14,7 +26,9 @@ __all__ = ["ROUTES"]
 ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
     *memories.ROUTES,
+    *memory_lists.ROUTES,
     *feedback.ROUTES,
+    *cubes.ROUTES,
     *language.ROUTES,
     *openmem.ROUTES,
     *push.ROUTES,

@@ -17,9 +17,9 @@ import msgspec
 
 from reverie.effect import Remember, Revise, Source, Supersede
 from reverie.failures import InvalidWorkError
+from reverie.memory.feedback import FeedbackInput, correction_id
 from reverie.memory.times import parse_chat_time
 from reverie.outcome import Done
-from reverie.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
     from reverie.message import Key, Message
 
-__all__ = ["FeedbackInput", "Verdict", "correction_id", "mem_feedback", "read_words"]
+__all__ = ["Verdict", "mem_feedback", "read_words"]
 
 PROMPT = Template(files(__package__).joinpath("prompts/feedback.txt").read_text("utf-8"))
 STEP = 0.2
@@ -73,20 +73,6 @@ CORRECTING = re.compile(
 """The words by which feedback that names no memory is a correction."""
 
 
-class FeedbackInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The content of a `mem_feedback` message; any other text is the feedback itself."""
-
-    feedback_content: str
-    history: tuple[Turn, ...] = ()
-    """The conversation that the feedback is about."""
-    retrieved_memory_ids: tuple[str, ...] = ()
-    """The memories that the answer was made with."""
-    feedback_time: str | None = None
-    """When the feedback was given, in words or as a date."""
-    corrected_answer: bool = False
-    """Whether the feedback says what the answer should have been."""
-
-
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What feedback means."""
 
@@ -118,11 +104,6 @@ async def mem_feedback(messages: list[Message], ctx: Context) -> dict[Key, Done]
         change = {"like": STEP, "dislike": -STEP, "none": 0.0}[verdict.verdict]
         effects = [_weighed(item, change) for item in about if item.importance != _weight(item, change)]
     return {message.key: Done(effects=effects)}
-
-
-def correction_id(message: Message) -> str:
-    """The id of the memory that a correction becomes."""
-    return f"{message.item_id}.0"
 
 
 def read_words(given: FeedbackInput, *, is_meant: bool) -> Verdict:

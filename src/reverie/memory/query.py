@@ -34,6 +34,20 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     as_of: int | None = None
     """What held at this moment, superseded or not; None: what holds now."""
 
+    def allow(self, item: MemoryItem) -> bool:
+        """Whether an item passes. Without `tiers`, items of all tiers do, unlike in a search."""
+        return (
+            (not self.kinds or item.kind in self.kinds)
+            and item.kind not in self.without_kinds
+            and (not self.tags or not set(self.tags).isdisjoint(item.tags))
+            and (not self.tiers or item.tier in self.tiers)
+            and self.device_id in {None, item.device_id}
+            and self.agent_id in {None, item.agent_id}
+            and (self.since is None or item.held_at >= self.since)
+            and (self.until is None or item.held_at < self.until)
+            and (self.as_of is None or item.held_at <= self.as_of < (item.valid_to or item.held_at + 2**62))
+        )
+
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The text to search for, and the user whose memories are searched."""

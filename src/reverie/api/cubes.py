@@ -1,0 +1,212 @@
+"""Cubes: the routes that create them by name, list them, and say whether there is one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from reverie.api.answers import CreatedCube, CubePage, ListedCube
+from reverie.api.envelope import answer
+from reverie.api.models import Text
+from reverie.api.routing import Example, Route, Touched
+from reverie.backends.records import TooManyRecordsError
+from reverie.errors import (
+    AmbiguousIdError,
+    BackendUnavailableError,
+    ForeignDataError,
+    InvalidMessageError,
+    InvalidSelectionError,
+)
+from reverie.face.scheduler import AsyncScheduler
+from reverie.message import check_ids, new_item_id
+from reverie.principal import Role, current_principal
+
+__all__ = ["ROUTES", "owner_of_cube"]
+
+LONGEST_NAME = 200
+
+
+class CreateRequest(BaseModel):
+    """A cube to create."""
+
+    cube_name: Text = Field(min_length=1, max_length=LONGEST_NAME)
+    owner_id: Text
+    cube_path: Text | None = Field(None, max_length=4096, description="kept, and never read")
+    cube_id: Text | None = Field(None, description="default: an id of its own")
+
+    def touched(self) -> list[Touched]:
+        """The owner and the cube."""
+        return [Touched(self.owner_id, () if self.cube_id is None else (self.cube_id,))]
+
+
+class RegisterRequest(BaseModel):
+    """A cube to make known by its name or path."""
+
+    mem_cube_name_or_path: Text = Field(min_length=1, max_length=LONGEST_NAME)
+    mem_cube_id: Text | None = Field(None, description="default: the name")
+    user_id: Text | None = Field(None, description="may be left out if the key is for one user")
+
+
+class ExistsRequest(BaseModel):
+    """A cube to look for."""
+
+    mem_cube_id: Text
+
+
+async def create_cube(scheduler: AsyncScheduler, request: CreateRequest) -> JSONResponse:
+    """Create a cube of a user, or give a known one another name."""
+    cube_id = request.cube_id or new_item_id()
+    return await _create(scheduler, cube_id, request.cube_name, request.owner_id, path=request.cube_path)
+
+
+async def register_cube(scheduler: AsyncScheduler, request: RegisterRequest) -> JSONResponse:
+    """Make a cube of a user known; one that is known stays as it is. Nothing is read from a path."""
+    cube_id = request.mem_cube_id or request.mem_cube_name_or_path
+    users = current_principal.get().users
+    owner_id = request.user_id or (next(iter(users)) if users is not None and len(users) == 1 else None)
+    if owner_id is None:
+        raise InvalidSelectionError("this key may touch several users: say whose cube it is, with user_id")
+    return await _create(scheduler, cube_id, request.mem_cube_name_or_path, owner_id, keep=True)
+
+
+async def exist_mem_cube_id(scheduler: AsyncScheduler, request: ExistsRequest) -> JSONResponse:
+    """Whether a user whom the caller may touch has a cube with this id: `{id: true or false}`."""
+    check_ids(scheduler.runtime.limits, mem_cube_id=request.mem_cube_id)
+    owners = await _owners(scheduler, request.mem_cube_id)
+    return answer({request.mem_cube_id: bool(owners)})
+
+
+async def list_cubes(
+    scheduler: AsyncScheduler,
+    user_id: str,
+    cursor: Annotated[str, Query(description="the `next` of the page before")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="cubes of one page")] = 100,
+) -> JSONResponse:
+    """The cubes of a user, by id: those that were created, and those that have memories."""
+    check_ids(scheduler.runtime.limits, user_id=user_id)
+    principal, runtime = current_principal.get(), scheduler.runtime
+    await scheduler.open()
+    created = {cube.cube_id: cube for cube in await runtime.cubes.of_owner(user_id)}
+    if principal.cubes is None:
+        tenants = await runtime.reads.tenants((user_id, cursor), limit + 1)
+        filled = {cube for user, cube in tenants if user == user_id}
+    else:
+        filled = {cube for cube in principal.cubes if await _has_memories(scheduler, user_id, cube)}
+    ids = sorted(
+        cube for cube in filled | set(created) if cube > cursor and principal.may_touch(user_id, cube)
+    )[: limit + 1]
+    cubes: list[ListedCube] = [
+        {"cube_id": cube, "cube_name": created[cube].cube_name if cube in created else cube}
+        for cube in ids[:limit]
+    ]
+    page: CubePage = {"cubes": cubes, "next": ids[limit - 1] if len(ids) > limit else None}
+    return answer(page)
+
+
+async def owner_of_cube(scheduler: AsyncScheduler, cube_id: str, user_id: str | None) -> str | None:
+    """The user who has a cube: the one that is given, else the one of the caller's; None if there is none.
+
+    `AmbiguousIdError` if several have it.
+    """
+    check_ids(scheduler.runtime.limits, user_id=user_id, mem_cube_id=cube_id)
+    if user_id is not None:
+        current_principal.get().check_touch(user_id, [cube_id])
+        return user_id
+    owners = await _owners(scheduler, cube_id)
+    if len(owners) > 1:
+        raise AmbiguousIdError(cube_id, "cube")
+    return owners[0] if owners else None
+
+
+async def _owners(scheduler: AsyncScheduler, cube_id: str) -> list[str]:
+    """The users of the caller who have a cube with this id.
+
+    For a key of all users these are the user of the same name, and those who have created it.
+    """
+    await scheduler.open()
+    principal = current_principal.get()
+    created = {cube.owner_id for cube in await scheduler.runtime.cubes.with_id(cube_id)}
+    users = {cube_id, *created} if principal.users is None else principal.users
+    found = []
+    for user_id in sorted(users):
+        if not principal.may_touch(user_id, cube_id) or user_id.startswith("_"):
+            continue
+        if user_id in created or await _has_memories(scheduler, user_id, cube_id):
+            found.append(user_id)
+    return found
+
+
+async def _has_memories(scheduler: AsyncScheduler, user_id: str, cube_id: str) -> bool:
+    return bool((await scheduler.memory.page(user_id=user_id, mem_cube_id=cube_id, limit=1)).items)
+
+
+async def _create(
+    scheduler: AsyncScheduler,
+    cube_id: str,
+    name: str,
+    owner_id: str,
+    *,
+    path: str | None = None,
+    keep: bool = False,
+) -> JSONResponse:
+    check_ids(scheduler.runtime.limits, user_id=owner_id, mem_cube_id=cube_id)
+    for field, value in (("owner_id", owner_id), ("cube_id", cube_id)):
+        if value.startswith("_"):
+            raise InvalidMessageError(field, value, "ids that begin with _ are reserved")
+    current_principal.get().check_touch(owner_id, [cube_id])
+    await scheduler.open()
+    cube = await scheduler.runtime.cubes.create(cube_id, name, owner_id, path=path, keep=keep)
+    return answer(CreatedCube(cube_id=cube.cube_id, cube_name=cube.cube_name, owner_id=cube.owner_id))
+
+
+CREATING = (
+    InvalidMessageError,
+    InvalidSelectionError,
+    ForeignDataError,
+    TooManyRecordsError,
+    BackendUnavailableError,
+)
+
+ROUTES = (
+    Route(
+        "POST",
+        "/product/create_cube",
+        create_cube,
+        role=Role.USER,
+        answer=CreatedCube,
+        errors=CREATING,
+        example=Example(body={"cube_name": "At home", "owner_id": "ann", "cube_id": "home"}),
+    ),
+    Route(
+        "POST",
+        "/product/register_cube",
+        register_cube,
+        role=Role.USER,
+        reach="own",
+        answer=CreatedCube,
+        errors=CREATING,
+        example=Example(body={"mem_cube_name_or_path": "home", "user_id": "ann"}),
+    ),
+    Route(
+        "POST",
+        "/product/exist_mem_cube_id",
+        exist_mem_cube_id,
+        role=Role.READ_ONLY,
+        reach="own",
+        answer=dict[str, bool],
+        errors=(InvalidMessageError, BackendUnavailableError),
+        example=Example(body={"mem_cube_id": "ann"}),
+    ),
+    Route(
+        "GET",
+        "/product/cubes",
+        list_cubes,
+        role=Role.READ_ONLY,
+        answer=CubePage,
+        errors=(InvalidMessageError, BackendUnavailableError),
+        example=Example(query={"user_id": "ann"}),
+    ),
+)
