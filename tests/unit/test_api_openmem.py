@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from reverie import Done, Message, Remember
 from support.documented import fits
-from support.product import serving
+from support.product import model_settings, serving
+from support.scripted_model import Answer, scripted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,8 +45,8 @@ class OpenMem:
         answer = response.json()
         name = path if not path.startswith("get/memory/") else "get/memory/{memory_id}"
         operation = self._document["paths"][f"{PREFIX}/{name}"]["get" if body is None else "post"]
-        (content,) = operation["responses"]["200"]["content"].values()
-        assert fits(answer, content["schema"], self._document)
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert fits(answer, schema, self._document)
         assert answer["code"] == 0
         return answer["data"]
 
@@ -332,6 +334,40 @@ async def test_feedback_corrects_a_memory(api: OpenMem) -> None:
     assert "black" in text
     assert (await api.ask(f"get/memory/{memory_id}"))["memory_value"] == text
     assert (await api.refused("add/feedback", body | {"feedback_content": " "}))[0] == 422
+
+
+# -- chat ------------------------------------------------------------------------------------------------
+
+
+async def test_a_chat_knows_the_memories_and_the_conversation() -> None:
+    with scripted() as model:
+        model.answers = lambda _: Answer(text="Green tea.")
+        async with serving(**model_settings(model.url)) as product:
+            api = OpenMem(product)
+            await product.add("I drink green tea", session_id="may")
+            await product.add("Something else", session_id="june")
+            body = {"user_id": "ann", "conversation_id": "may", "query": "What do I drink?", "relativity": 0}
+            body |= {"max_tokens": 100, "temperature": 0.7, "top_p": 0.95, "model_name": None}
+            assert await api.ask("chat", body | {"add_message_on_answer": False}) == {"response": "Green tea."}
+            system, said, question = model.requests[-1].body["messages"]
+            assert "green tea" in system["content"]
+            assert (said["content"], question["content"]) == ("I drink green tea", "What do I drink?")
+            streamed = await api.send("chat", body | {"stream": True})
+            assert streamed.headers["content-type"].startswith("text/event-stream")
+            events = [json.loads(line[5:]) for line in streamed.text.splitlines() if line.startswith("data:")]
+            assert "".join(event["data"] for event in events) == "Green tea."
+            for row in await product.scheduler.status("ann"):
+                if row.task_type == "add":
+                    await product.scheduler.wait(row.item_id, user_id="ann")
+            talk = await api.ask("get/message", {"user_id": "ann", "conversation_id": "may"})
+            words = [message["content"] for message in talk["message_detail_list"]]
+            assert words == ["I drink green tea", "What do I drink?", "Green tea."]
+
+
+async def test_a_chat_without_a_model_says_what_to_set(api: OpenMem) -> None:
+    for stream in (False, True):
+        code, message = await api.refused("chat", {"user_id": "ann", "query": "tea?", "stream": stream})
+        assert (code, "llm.preset" in message) == (503, True)
 
 
 # -- keys --------------------------------------------------------------------------------------------------

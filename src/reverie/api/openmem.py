@@ -11,10 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from fastapi import Request
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from reverie.api.adding import add_now, add_soon, messages_of, submit_new
+from reverie.api.answers import ChatFrame
+from reverie.api.chat import ERRORS as CHAT_ERRORS
+from reverie.api.chat import chat_stream, talk
 from reverie.api.envelope import Answer
 from reverie.api.feedback import feedback_messages
 from reverie.api.memories import delete_memories, find_memory
@@ -23,6 +26,7 @@ from reverie.api.openmem_models import (
     AddedTask,
     AddFeedbackRequest,
     AddMessageRequest,
+    AskRequest,
     ChangedMemory,
     DeletedAll,
     DeleteMemoryRequest,
@@ -31,9 +35,11 @@ from reverie.api.openmem_models import (
     GetMemoryRequest,
     GetMessageRequest,
     MemoryDetail,
+    MessageDetail,
     Messages,
     PreferenceDetail,
     SearchMemoryRequest,
+    Spoken,
     StatusRequest,
     TaskState,
     TaskStatus,
@@ -80,6 +86,8 @@ __all__ = ["ROUTES"]
 PREFIX = "/api/openmem/v1"
 LAST_MESSAGES = 6
 """How many messages of a conversation are read, unless the request says how many."""
+HISTORY = 20
+"""How many of the last messages of a conversation the language model sees in a chat."""
 STATES: dict[Status, TaskState] = {
     Status.COMPLETED: "completed",
     Status.FAILED: "failed",
@@ -155,16 +163,9 @@ async def get_memory(scheduler: AsyncScheduler, client: Request, request: GetMem
 
 async def get_message(scheduler: AsyncScheduler, request: GetMessageRequest) -> JSONResponse:
     """Read the last messages of a conversation, oldest first."""
-    page = await scheduler.memory.page(
-        user_id=request.owner,
-        kinds=("turn",),
-        session_id=request.conversation_id or None,
-        with_superseded=True,
-        newest_first=True,
-        limit=request.message_limit_number or LAST_MESSAGES,
-    )
-    messages: Messages = {"message_detail_list": [message_detail(item) for item in reversed(page.items)]}
-    return success(messages)
+    limit = request.message_limit_number or LAST_MESSAGES
+    said = await _said(scheduler, request.owner, request.conversation_id, limit)
+    return success(Messages(message_detail_list=said))
 
 
 async def get_status(scheduler: AsyncScheduler, request: StatusRequest) -> JSONResponse:
@@ -211,9 +212,40 @@ async def update_memory(scheduler: AsyncScheduler, request: UpdateMemoryRequest)
     return success(ChangedMemory(success=True, memory_id=item.id))
 
 
+async def chat(scheduler: AsyncScheduler, client: Request, request: AskRequest) -> Response:
+    """Answer a question with the language model, which sees the memories that fit and the conversation.
+
+    With `stream`, the answer comes as events, like that of `/product/chat/stream`.
+    """
+    said: list[MessageDetail] = []
+    if request.conversation_id:
+        said = await _said(scheduler, request.owner, request.conversation_id, HISTORY)
+    asked = request.chat_request(said)
+    if request.stream:
+        return await chat_stream(scheduler, client, asked)
+    done = await unless_gone(client, talk(scheduler, asked))
+    message = "ok" if done.not_kept is None else f"answered, but not remembered: {done.not_kept}"
+    return success(Spoken(response=done.response), message)
+
+
 def success(data: Any, message: str = "ok") -> JSONResponse:
     """Make an answer as clients of this API expect it: the code of a success is 0."""
     return Answer({"code": 0, "message": message, "data": data})
+
+
+async def _said(
+    scheduler: AsyncScheduler, user_id: str, conversation_id: str | None, limit: int
+) -> list[MessageDetail]:
+    """The last messages of a conversation, or of all, oldest first."""
+    page = await scheduler.memory.page(
+        user_id=user_id,
+        kinds=("turn",),
+        session_id=conversation_id or None,
+        with_superseded=True,
+        newest_first=True,
+        limit=limit,
+    )
+    return [message_detail(item) for item in reversed(page.items)]
 
 
 async def _owned(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem:
@@ -384,5 +416,17 @@ ROUTES = (
         answer=ChangedMemory,
         errors=(VersionConflictError, *BY_ID),
         example=Example(body={"memory_id": "tea.0", "content": "I like black tea"}),
+    ),
+    Route(
+        "POST",
+        f"{PREFIX}/chat",
+        chat,
+        role=Role.USER,
+        answer=Spoken,
+        events=ChatFrame,
+        errors=CHAT_ERRORS,
+        example=Example(
+            body={"user_id": "ann", "conversation_id": "may", "query": "What do I like to drink?"}
+        ),
     ),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDic
 import msgspec
 from pydantic import BaseModel, Field, model_validator
 
+from reverie.api.chat_models import ChatRequest
 from reverie.api.feedback import FeedbackRequest
 from reverie.api.memory_models import PREFERENCE, DeleteRequest, SearchRequest
 from reverie.api.memory_shape import type_of
@@ -15,12 +16,15 @@ from reverie.api.routing import Touched
 from reverie.effect import Source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from reverie.memory.item import MemoryItem
 
 __all__ = [
     "AddFeedbackRequest",
     "AddMessageRequest",
     "AddedTask",
+    "AskRequest",
     "ChangedMemory",
     "DeleteMemoryRequest",
     "DeletedAll",
@@ -33,6 +37,7 @@ __all__ = [
     "Messages",
     "PreferenceDetail",
     "SearchMemoryRequest",
+    "Spoken",
     "StatusRequest",
     "TaskState",
     "TaskStatus",
@@ -213,6 +218,46 @@ class AddFeedbackRequest(Whose):
         )
 
 
+class AskRequest(SearchMemoryRequest):
+    """A question that the language model answers with what is remembered, within a conversation."""
+
+    query: Text = Field(min_length=1)
+    system_prompt: Text | None = None
+    model_name: Text | None = Field(None, description="the model of the settings, or nothing")
+    max_tokens: int | None = Field(None, ge=1, description="tokens of the answer, at most")
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    add_message_on_answer: bool = Field(
+        default=True, description="whether question and answer are remembered"
+    )
+    stream: bool = Field(default=False, description="whether the answer comes part by part, as events")
+
+    def touched(self) -> list[Touched]:
+        """The user, and the user's own cube if question and answer are remembered."""
+        return [Touched(self.owner, ("",) if self.add_message_on_answer else ())]
+
+    def chat_request(self, said: Iterable[MessageDetail]) -> ChatRequest:
+        """The same as a request to `/product/chat/complete`, after what was said in the conversation."""
+        given = {} if self.relativity is None else {"relativity": self.relativity}
+        return ChatRequest(
+            user_id=self.owner,
+            query=self.query,
+            history=[TurnModel(role=message["role"], content=message["content"]) for message in said],
+            system_prompt=self.system_prompt,
+            top_k=self.memory_limit_number,
+            session_id=self.conversation_id,
+            include_preference=self.include_preference,
+            pref_top_k=self.preference_limit_number,
+            model_name_or_path=self.model_name,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            add_message_on_answer=self.add_message_on_answer,
+            filter=self.filter,
+            **given,
+        )
+
+
 class StatusRequest(BaseModel):
     """Which task to look at."""
 
@@ -358,6 +403,12 @@ class Messages(TypedDict):
     """The last messages of a conversation, oldest first."""
 
     message_detail_list: list[MessageDetail]
+
+
+class Spoken(TypedDict):
+    """What the language model answers."""
+
+    response: str
 
 
 class ChangedMemory(TypedDict):
