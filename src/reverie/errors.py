@@ -32,6 +32,7 @@ __all__ = [
     "KeyNeededError",
     "MemoryDeletedError",
     "MissingExtraError",
+    "ModelFailedError",
     "NetworkFileSystemError",
     "NoWorkerError",
     "NotSupportedError",
@@ -161,6 +162,15 @@ class NotSupportedError(ReverieError):
         """Name what was asked for, and why it is not done."""
         self.what, self.reason = what, reason
         super().__init__(f"{what}: {reason}")
+
+
+class ModelFailedError(ReverieError):
+    """The language model gave no answer."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        """Say why, and when to try again, if that is known."""
+        self.reason, self.retry_after_s = reason, retry_after_s or 5.0
+        super().__init__(reason)
 
 
 class NoWorkerError(ReverieError):

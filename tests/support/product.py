@@ -88,11 +88,15 @@ def model_settings(url: str, **llm: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(
-    *, works: bool = True, caller: Principal = LOCAL_ADMIN, **settings: Any
+    *,
+    works: bool = True,
+    caller: Principal = LOCAL_ADMIN,
+    scheduler: AsyncScheduler | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Product]:
-    """A server; with `works`, a worker runs in it."""
+    """A server of a scheduler, or of one with these settings; with `works`, a worker runs in it."""
     given = {"queue": {"url": "memory://"}, "memory": {"embedding": "none"}, **settings}
-    scheduler = AsyncScheduler(settings=load_settings(**given))
+    scheduler = scheduler or AsyncScheduler(settings=load_settings(**given))
     if works:
         await scheduler.start()
     else:

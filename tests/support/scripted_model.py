@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import threading
@@ -61,6 +62,8 @@ class Answer:
     """Give no answer until the server stops, or `ScriptedModel.release` is set."""
     resets: bool = False
     """Break the connection."""
+    breaks: bool = False
+    """In the middle of an answer that is streamed, send an error."""
 
 
 def rate_limit(retry_after: float | None = None) -> Answer:
@@ -160,7 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = body_of(request, answer)
         self.send_response(answer.status)
-        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
+        kind = "text/event-stream" if is_streamed(request, answer) else "application/json"
+        for name, value in {"Content-Type": kind, **answer.headers}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -181,6 +185,8 @@ def body_of(request: Request, answer: Answer) -> bytes:
         return answer.raw
     if answer.status != 200:
         return json.dumps({"error": {"message": answer.message, "code": answer.code}}).encode()
+    if is_streamed(request, answer):
+        return streamed(request, answer)
     body: dict[str, Any] = {
         "id": "1",
         "object": "chat.completion",
@@ -202,6 +208,28 @@ def body_of(request: Request, answer: Answer) -> bytes:
             "total_tokens": given + answered,
         }
     return json.dumps(body).encode()
+
+
+def is_streamed(request: Request, answer: Answer) -> bool:
+    """Whether a request is answered part by part."""
+    return answer.status == 200 and bool(request.body.get("stream"))
+
+
+def streamed(request: Request, answer: Answer) -> bytes:
+    """The answer as server-sent events, a word in each; at the end the tokens."""
+    words = re.findall(r"\s*\S+|\s+$", answer.text)
+    chunks = [
+        *({"choices": [{"index": 0, "delta": {"content": word}}]} for word in words),
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": answer.finish}]},
+    ]
+    if answer.tokens is not None:
+        given, answered = answer.tokens
+        chunks.append({"choices": [], "usage": {"prompt_tokens": given, "completion_tokens": answered}})
+    common = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": request.body["model"]}
+    lines = [f"data: {json.dumps(common | chunk)}\n\n" for chunk in chunks]
+    if answer.breaks:
+        lines = [*lines[: len(words) // 2], 'data: {"error": {"message": "overloaded"}}\n\n']
+    return "".join([*lines, "data: [DONE]\n\n"]).encode()
 
 
 class _Server(ThreadingHTTPServer):

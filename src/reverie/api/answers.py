@@ -20,6 +20,8 @@ __all__ = [
     "AllInCube",
     "Backlog",
     "Cancelled",
+    "ChatAnswer",
+    "ChatFrame",
     "CreatedCube",
     "CubePage",
     "DeletedMemories",
@@ -40,6 +42,7 @@ __all__ = [
     "Readiness",
     "RelatedMemory",
     "StatusPage",
+    "Suggestions",
     "Switched",
     "TypeAndTasks",
     "UpdatedText",
@@ -221,6 +224,29 @@ class DeletedMemories(TypedDict):
 
     status: Literal["success", "failure"]
     """failure: one of the ids is unknown. The others are deleted all the same."""
+
+
+class ChatAnswer(TypedDict):
+    """An answer of the language model."""
+
+    response: str
+    reasoning: str | None
+    """What the model thought before it answered, if it says that."""
+
+
+class ChatFrame(TypedDict):
+    """One event of an answer that comes part by part."""
+
+    type: Literal["reasoning", "text", "error"]
+    data: NotRequired[str]
+    content: NotRequired[str]
+    """Of an error: why the answer has broken off."""
+
+
+class Suggestions(TypedDict):
+    """Questions that a user may want to ask next."""
+
+    query: list[str]
 
 
 class CreatedCube(TypedDict):

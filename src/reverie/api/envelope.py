@@ -25,6 +25,7 @@ from reverie.errors import (
     ItemTakenError,
     KeyNeededError,
     MemoryDeletedError,
+    ModelFailedError,
     NotSupportedError,
     NoWorkerError,
     QueueFullError,
@@ -39,6 +40,8 @@ from reverie.errors import (
     VersionConflictError,
     WaitTimeoutError,
 )
+from reverie.failures import BudgetError
+from reverie.models.interface import ModelMissingError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -66,10 +69,13 @@ HTTP_STATUS: dict[type[ReverieError], int] = {
     TooManyRecordsError: 409,
     VersionConflictError: 409,
     MemoryDeletedError: 410,
+    BudgetError: 429,
     QueueFullError: 429,
     TooManyRequestsError: 429,
     NotSupportedError: 501,
     BackendUnavailableError: 503,
+    ModelFailedError: 503,
+    ModelMissingError: 503,
     NoWorkerError: 503,
     WaitTimeoutError: 504,
 }
@@ -100,7 +106,7 @@ def status_of(error: ReverieError) -> int:
 def refusal_of(error: ReverieError) -> JSONResponse:
     """The answer to a request that failed with this error."""
     refusal = answer(None, str(error), status_of(error))
-    retry_after_s: float | None = getattr(error, "retry_after_s", None)
+    retry_after_s: float | None = getattr(error, "retry_after_s", None) or getattr(error, "retry_after", None)
     if retry_after_s is not None:
         refusal.headers["retry-after"] = str(math.ceil(retry_after_s))
     if isinstance(error, KeyNeededError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.api import (
+    chat,
     cubes,
     feedback,
     language,
@@ -15,7 +16,9 @@ from reverie.api import (
     product,
     push,
     scheduler,
+    suggestions,
     triggers,
+    unsupported,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ ROUTES: tuple[Route, ...] = (
     *memory_lists.ROUTES,
     *feedback.ROUTES,
     *cubes.ROUTES,
+    *chat.ROUTES,
+    *suggestions.ROUTES,
+    *unsupported.ROUTES,
     *language.ROUTES,
     *openmem.ROUTES,
     *push.ROUTES,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+from contextlib import aclosing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,19 +14,19 @@ import msgspec
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
 from reverie.models.budgets import Budgets
-from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError
+from reverie.models.interface import BadAnswerError, ChatMessage, Completion, ModelMissingError
 from reverie.models.permits import PermitPool
 from reverie.models.settings import Price
 from reverie.models.tokens import tokens_in
 from reverie.models.usage import Spent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from reverie.backends.interface import SharedState
     from reverie.base.clock import Clock
     from reverie.models.budgets import SpentBudget
-    from reverie.models.interface import Completion, Models
+    from reverie.models.interface import AnswerPart, Models, Sampling
     from reverie.models.settings import LlmSettings
     from reverie.models.usage import Ledger
 
@@ -105,6 +107,51 @@ class Gateway:
                 log.info("llm.repair", label=label, problem=error.reason)
                 asked = [*prompt, *_repair(error)]
         raise AssertionError("unreachable")  # pragma: no cover
+
+    async def converse(
+        self,
+        prompt: Sequence[ChatMessage],
+        sampling: Sampling,
+        *,
+        tenant: tuple[str, str],
+        label: str,
+        key: str,
+        within_s: float = WITHIN_S,
+    ) -> AsyncGenerator[AnswerPart]:
+        """Yield the parts of an answer to a prompt; its cost is in the ledger when this ends.
+
+        The arguments are those of `complete`. If the caller closes this before the end, what was answered by
+        then is paid.
+        """
+        if not self.has_model:
+            raise ModelMissingError("language model", "llm.preset")
+        call = _Call(_call_key(key, prompt, None, 0), "", tenant, label, None)
+        given = sum(tokens_in(one.content) for one in prompt)
+        most = min(sampling.max_tokens or self._settings.max_output_tokens, self._settings.max_output_tokens)
+        sampling = msgspec.structs.replace(sampling, max_tokens=most)
+        wait_s = max(within_s - self._settings.timeout_s, within_s / 2)
+        micros = self._micros(self._settings.model or "", given, most)
+        completion: Completion | None = None
+        text = ""
+        async with self._budgets.reserve(tenant, given + most, micros), self._permits.slot(wait_s):
+            try:
+                async with aclosing(
+                    self._models.converse(prompt, sampling, idempotency_key=call.key)
+                ) as parts:
+                    async for part in parts:
+                        if isinstance(part, Completion):
+                            completion = part
+                        else:
+                            text += part.text + part.reasoning
+                            yield part
+            finally:
+                if completion is None and text:
+                    name = self._settings.model or ""
+                    completion = Completion(
+                        text=text, input_tokens=given, output_tokens=tokens_in(text), model=name
+                    )
+                if completion is not None:
+                    await asyncio.shield(self._write(call, completion))
 
     def budgets_spent(self) -> list[SpentBudget]:
         """The budgets of the present day that are spent, as far as this process has met them."""

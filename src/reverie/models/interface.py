@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
@@ -15,16 +15,18 @@ from reverie.failures import FailureKind, TransientError
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
 __all__ = [
+    "AnswerPart",
     "BadAnswerError",
     "ChatMessage",
     "ClosesLater",
     "Completion",
+    "Converses",
     "CountsAllTokens",
     "CountsTokens",
     "Embedder",
@@ -35,6 +37,7 @@ __all__ = [
     "ModelMissingError",
     "Models",
     "Reranker",
+    "Sampling",
 ]
 
 
@@ -76,6 +79,22 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     model: str = ""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client wants an answer to be made. Fields that are None follow the settings."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+
+
+class AnswerPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an answer that is still being made."""
+
+    text: str = ""
+    reasoning: str = ""
+    """What the model thinks before it answers."""
 
 
 class BadAnswerError(TransientError):
@@ -180,6 +199,21 @@ class LanguageModel(Protocol):
         ...
 
 
+@runtime_checkable
+class Converses(Protocol):
+    """A language model that gives its answers part by part, and heeds the wishes of a client."""
+
+    def converse(
+        self,
+        prompt: Sequence[ChatMessage],
+        sampling: Sampling,
+        *,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[AnswerPart | Completion]:
+        """Yield the parts of an answer and, at the end, the whole answer with its tokens."""
+        ...
+
+
 class Models:
     """The models of one process."""
 
@@ -259,6 +293,24 @@ class Models:
         if self._language_model is None:
             raise ModelMissingError("language model", "llm.preset")
         return await self._language_model.complete(prompt, schema=schema, idempotency_key=idempotency_key)
+
+    async def converse(
+        self,
+        prompt: Sequence[ChatMessage],
+        sampling: Sampling,
+        *,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[AnswerPart | Completion]:
+        """Yield the parts of an answer, then the whole; a model that does not converse gives it at once."""
+        model: object = self._language_model
+        if isinstance(model, Converses):
+            async with aclosing(model.converse(prompt, sampling, idempotency_key=idempotency_key)) as parts:
+                async for part in parts:
+                    yield part
+        else:
+            completion = await self.complete(prompt, idempotency_key=idempotency_key)
+            yield AnswerPart(text=completion.text)
+            yield completion
 
     def disconnect(self) -> None:
         """Close the connections of all models; the next call opens new ones."""

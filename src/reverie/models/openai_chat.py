@@ -7,6 +7,7 @@ import math
 import os
 import re
 import threading
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import import_module
@@ -17,11 +18,11 @@ import msgspec
 
 from reverie.errors import redacted
 from reverie.failures import ERRORS, CredentialsError, FailureKind, TransientError, WorkError
-from reverie.models.interface import BadAnswerError, Completion
+from reverie.models.interface import AnswerPart, BadAnswerError, Completion, Sampling
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
     from reverie.models.interface import ChatMessage
     from reverie.models.settings import LlmSettings
@@ -82,6 +83,7 @@ NO_KEY = "none"
 ALLOWANCE_S = 5.0
 """Seconds after the time-out of the client at which a request is given up from outside."""
 LONGEST_RETRY_AFTER_S = 24 * 3600.0
+NO_WISHES = Sampling()
 
 
 def model_name(settings: LlmSettings) -> str:
@@ -138,11 +140,47 @@ class OpenAIChat:
     ) -> Completion:
         """See `LanguageModel.complete`."""
         client = self._client()
-        openai = import_module("openai")
         given = self._request(prompt, schema)
-        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        with self._failures():
+            answer = await self._ask(client, given, _headers(idempotency_key))
+        return self._completion(prompt, answer)
+
+    async def converse(
+        self,
+        prompt: Sequence[ChatMessage],
+        sampling: Sampling,
+        *,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[AnswerPart | Completion]:
+        """See `Converses.converse`."""
+        client = self._client()
+        given = self._request(prompt, None, sampling)
+        given |= {"stream": True, "stream_options": {"include_usage": True}}
+        text, counted = "", None
+        with self._failures():
+            stream = await self._ask(client, given, _headers(idempotency_key))
+            async with stream:
+                chunks = aiter(stream)
+                while True:
+                    async with asyncio.timeout(self._settings.timeout_s + ALLOWANCE_S):
+                        chunk = await anext(chunks, None)
+                    if chunk is None:
+                        break
+                    counted = chunk if getattr(chunk, "usage", None) else counted
+                    part = _part_of(chunk)
+                    text += part.text or part.reasoning
+                    if part != AnswerPart():
+                        yield part
+        if not text.strip():
+            raise self._bad("the answer is empty")
+        yield Completion(text=text, model=self.model, **_tokens(prompt, text, counted))
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn the errors of the client into those of `reverie.failures`."""
+        openai = import_module("openai")
         try:
-            answer = await self._ask(client, given, headers)
+            yield
         except openai.APIStatusError as error:
             raise self._refusal(error) from error
         except (openai.APIConnectionError, TimeoutError) as error:
@@ -156,7 +194,6 @@ class OpenAIChat:
             raise self._by_words(str(error)) from error
         except (ValueError, TypeError, AttributeError) as error:  # not JSON
             raise self._bad(f"the answer cannot be read: {error}") from error
-        return self._completion(prompt, answer)
 
     def disconnect(self) -> None:
         """Close the connections; the next call opens new ones."""
@@ -182,7 +219,11 @@ class OpenAIChat:
     async def _ask(self, client: Any, given: dict[str, Any], headers: dict[str, str]) -> Any:
         """The provider's answer. A request that fails on its way is made again, after a moment."""
         openai = import_module("openai")
-        answer_type = import_module("openai.types.chat").ChatCompletion
+        types = import_module("openai.types.chat")
+        form: dict[str, Any] = {"cast_to": types.ChatCompletion}
+        if "stream" in given:
+            chunk = types.ChatCompletionChunk
+            form = {"cast_to": chunk, "stream": True, "stream_cls": openai.AsyncStream[chunk]}
         attempts = _retries().retry_context(
             on=(openai.APIConnectionError, TimeoutError),
             attempts=self._settings.tries,
@@ -197,19 +238,27 @@ class OpenAIChat:
                 async with asyncio.timeout(self._settings.timeout_s + ALLOWANCE_S):
                     # The client's own method `create` walks through the whole prompt, which takes long.
                     return await client.post(
-                        "/chat/completions", cast_to=answer_type, body=given, options={"headers": headers}
+                        "/chat/completions", body=given, options={"headers": headers}, **form
                     )
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _request(self, prompt: Sequence[ChatMessage], schema: dict[str, Any] | None) -> dict[str, Any]:
+    def _request(
+        self,
+        prompt: Sequence[ChatMessage],
+        schema: dict[str, Any] | None,
+        sampling: Sampling = NO_WISHES,
+    ) -> dict[str, Any]:
         messages = [{"role": message.role, "content": message.content} for message in prompt]
         given: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
-            self._preset.limit_field: self._settings.max_output_tokens,
+            self._preset.limit_field: sampling.max_tokens or self._settings.max_output_tokens,
         }
-        if self._settings.temperature is not None:
-            given["temperature"] = self._settings.temperature
+        temperature = self._settings.temperature if sampling.temperature is None else sampling.temperature
+        if temperature is not None:
+            given["temperature"] = temperature
+        if sampling.top_p is not None:
+            given["top_p"] = sampling.top_p
         if schema is not None:
             form = {"name": "answer", "schema": schema}
             given["response_format"] = {"type": "json_schema", "json_schema": form}
@@ -292,6 +341,20 @@ class OpenAIChat:
     @property
     def _where(self) -> str:
         return redacted(self.url)
+
+
+def _headers(idempotency_key: str | None) -> dict[str, str]:
+    return {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+
+
+def _part_of(chunk: Any) -> AnswerPart:
+    """The part of an answer that a chunk of the stream brings."""
+    choices = getattr(chunk, "choices", None)
+    delta = getattr(choices[0], "delta", None) if choices else None
+    text, reasoning = getattr(delta, "content", None), getattr(delta, "reasoning_content", None)
+    return AnswerPart(
+        text=text if isinstance(text, str) else "", reasoning=reasoning if isinstance(reasoning, str) else ""
+    )
 
 
 def _retries() -> Any:
