@@ -348,7 +348,9 @@ async def test_a_chat_knows_the_memories_and_the_conversation() -> None:
             await product.add("Something else", session_id="june")
             body = {"user_id": "ann", "conversation_id": "may", "query": "What do I drink?", "relativity": 0}
             body |= {"max_tokens": 100, "temperature": 0.7, "top_p": 0.95, "model_name": None}
-            assert await api.ask("chat", body | {"add_message_on_answer": False}) == {"response": "Green tea."}
+            assert await api.ask("chat", body | {"add_message_on_answer": False}) == {
+                "response": "Green tea."
+            }
             system, said, question = model.requests[-1].body["messages"]
             assert "green tea" in system["content"]
             assert (said["content"], question["content"]) == ("I drink green tea", "What do I drink?")
