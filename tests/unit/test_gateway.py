@@ -12,8 +12,17 @@ from reverie.backends.memory.breaker_state import MemorySharedState
 from reverie.failures import BudgetError, TransientError
 from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.models.gateway import Gateway
-from reverie.models.interface import BadAnswerError, ChatMessage, Completion, ModelMissingError, Models
+from reverie.models.interface import (
+    AnswerPart,
+    BadAnswerError,
+    ChatMessage,
+    Completion,
+    ModelMissingError,
+    Models,
+    Sampling,
+)
 from reverie.models.settings import LlmSettings
+from reverie.models.tokens import tokens_in
 from reverie.models.usage import Ledger, Spent, Usage, UsageQuery, VolatileLedger
 from reverie.storage.sqlite import Database
 from reverie.testing import ManualClock
@@ -246,6 +255,52 @@ async def test_no_budget_at_all(ledger: Ledger, model: Model, clock: ManualClock
 
 
 # -- the ledger --------------------------------------------------------------------------------------
+
+
+class Talker(Model):
+    """A model that answers part by part, and counts whose answers were ended early."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samplings: list[Sampling] = []
+        self.closed = 0
+
+    async def converse(self, prompt, sampling, *, idempotency_key=None):
+        self.samplings.append(sampling)
+        try:
+            yield AnswerPart(reasoning="hm")
+            yield AnswerPart(text="four letters")
+            yield Completion(text="four letters", input_tokens=10, output_tokens=5, model="small")
+        except GeneratorExit:
+            self.closed += 1
+            raise
+
+
+async def test_an_answer_part_by_part_is_paid_even_if_nobody_hears_its_end(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    model = Talker()
+    settings = LlmSettings(model="small", max_output_tokens=100, tokens_per_day=25)
+    gateway = new_gateway(model, ledger, clock, settings)
+
+    def talk(**wishes):
+        return gateway.converse(PROMPT, Sampling(**wishes), tenant=ANN, label="chat", key=str(wishes))
+
+    parts = [part async for part in talk(max_tokens=1000, top_p=0.5)]
+    assert parts == [AnswerPart(reasoning="hm"), AnswerPart(text="four letters")]
+    assert await ledger.spent_on(ANN, DAY) == (15, 0)
+    early = talk(max_tokens=50)
+    assert await anext(early) == AnswerPart(reasoning="hm")
+    await early.aclose()
+    assert model.closed == 1
+    given, answered = await ledger.spent_on(ANN, DAY), tokens_in("hello") + tokens_in("hm")
+    assert given == (15 + answered, 0)
+    assert [sampling.max_tokens for sampling in model.samplings] == [100, 50]
+    while (await ledger.spent_on(ANN, DAY))[0] < 25:
+        assert [part async for part in talk(temperature=len(model.samplings))]
+    with pytest.raises(BudgetError):
+        await anext(talk())
+    await gateway.close()
 
 
 def spent_of(key: str, day: str = DAY, user_id: str = "ann", label: str = "x", tokens: int = 1) -> Spent:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["LABEL", "ROUTES", "FeedbackRequest", "add_feedback", "feedback_messages", "record_of"]
 
 LABEL = "mem_feedback"
+HISTORY = 10
+"""How many of the last turns before a feedback are handed over with it."""
 
 
 class FeedbackRequest(BaseModel):
@@ -95,7 +97,7 @@ async def add_feedback(scheduler: AsyncScheduler, client: Request, request: AddR
         raise InvalidMessageError("messages", request.messages, "is_feedback needs words of the user")
     words = turns[spoken[-1]].content
     messages = _messages(
-        FeedbackInput(feedback_content=words, history=tuple(turns[: spoken[-1]])),
+        FeedbackInput(feedback_content=words, history=tuple(turns[: spoken[-1]][-HISTORY:])),
         request.cubes,
         request.item_id,
         user_id=request.user_id,
@@ -125,7 +127,7 @@ def feedback_messages(request: FeedbackRequest) -> list[Message]:
         return []
     given = FeedbackInput(
         feedback_content=request.feedback_content,
-        history=tuple(model.turn() for model in request.history or ()),
+        history=tuple(model.turn() for model in (request.history or ())[-HISTORY:]),
         retrieved_memory_ids=tuple(request.retrieved_memory_ids or ()),
         feedback_time=request.feedback_time,
         corrected_answer=request.corrected_answer,

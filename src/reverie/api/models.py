@@ -107,7 +107,7 @@ class AddRequest(BaseModel):
     memory_content: str | None = None
     doc_path: str | None = Field(None, description="a text file below the setting documents_folder")
     chat_history: list[TurnModel] | None = Field(
-        None, description="what was said before: it helps to understand messages, and is not remembered"
+        None, description="what was said before: with is_feedback, what the feedback is about; never kept"
     )
     session_id: str | None = Field(None, description="the conversation; default: default_session")
     task_id: str | None = None
