@@ -11,7 +11,9 @@ import msgspec
 
 from reverie.access.audit import Audit
 from reverie.access.cubes import Cubes
+from reverie.access.cursors import Cursors
 from reverie.access.keys import ApiKeys
+from reverie.access.paging import seen_page
 from reverie.access.reads import MemoryReads
 from reverie.assembly import (
     Databases,
@@ -63,7 +65,7 @@ from reverie.triggers.service import Triggers
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from reverie.backends.views import StatusQuery
+    from reverie.backends.views import ItemStatus, StatusQuery
     from reverie.base.clock import Clock
     from reverie.base.service import Service
     from reverie.dispatch.middleware import Middleware
@@ -122,6 +124,7 @@ class Runtime:
         self.audit = Audit(self.backend.records, self.clock)
         self.keys = ApiKeys(self.backend.records, self.audit, self.clock)
         self.cubes = Cubes(self.backend.records, self.audit, self.clock)
+        self.cursors = Cursors(self.backend.records)
         self.gateway = self._new_gateway()
         self.registry = new_registry(settings)
         level_of = self.registry.orchestrator.level
@@ -378,17 +381,19 @@ class Runtime:
         return Role.USER if task is None or task.trigger_mode == "user_activity" else Role.SERVICE
 
     async def own_items(self, query: StatusQuery) -> Page:
-        """Read items as the present caller may see them: others take the place of those in other cubes."""
+        """Read items as the present caller may see them: those of other cubes do not exist for the caller."""
         principal = current_principal.get()
-        page = await self.backend.views.read(query)
         if principal.cubes is None:
-            return page
-        rows = principal.own(page.rows)
-        while page.next is not None and len(rows) < query.limit:
-            rest = msgspec.structs.replace(query, after=page.next, limit=query.limit - len(rows))
-            page = await self.backend.views.read(rest)
-            rows += principal.own(page.rows)
-        return Page(rows=rows, next=page.next)
+            return await self.backend.views.read(query)
+
+        async def read(after: str | None, limit: int) -> tuple[list[ItemStatus], str | None]:
+            page = await self.backend.views.read(msgspec.structs.replace(query, after=after, limit=limit))
+            return page.rows, page.next
+
+        rows, follows = await seen_page(
+            read, query.after, query.limit, lambda row: principal.may_touch(row.user_id, row.mem_cube_id)
+        )
+        return Page(rows=rows, next=follows)
 
     async def _submit_notes(self, messages: Sequence[Message]) -> None:
         current_principal.set(LOCAL_ADMIN)  # the notes of many callers are handed over together

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from reverie.access.governance import AllowAll
+from reverie.access.paging import seen_page
 from reverie.memory.finding import fitted
 from reverie.memory.interface import MemoryPage
 from reverie.memory.query import Found
@@ -30,8 +31,6 @@ WIDER = 3
 """How many times as many hits as are asked for a governed search looks at first."""
 MOST_LOOKED_AT = 1000
 """How many hits a governed search looks at to find enough that may be read."""
-LONGEST_LOOK = 10_000
-"""How many memories are looked at to fill a page; a page may be short after that many."""
 
 
 class MemoryReads:
@@ -94,15 +93,13 @@ class MemoryReads:
             return MemoryPage(items=[], next=None)
         if self._sees_all(principal):
             return await self._store.page(query)
-        items: list[MemoryItem] = []
-        looked_at, part = 0, query
-        while True:
-            page = await self._store.page(part)
-            items += filter(self.sees, page.items)
-            looked_at += len(page.items)
-            if page.next is None or len(items) == query.limit or looked_at >= LONGEST_LOOK:
-                return MemoryPage(items=items, next=page.next)
-            part = msgspec.structs.replace(query, after=page.next, limit=query.limit - len(items))
+
+        async def read(after: str | None, limit: int) -> tuple[list[MemoryItem], str | None]:
+            page = await self._store.page(msgspec.structs.replace(query, after=after, limit=limit))
+            return page.items, page.next
+
+        items, follows = await seen_page(read, query.after, query.limit, self.sees)
+        return MemoryPage(items=items, next=follows)
 
     async def search(self, query: SearchQuery) -> Found:
         """See `MemoryStore.search`; what may not be read is neither found nor counted."""

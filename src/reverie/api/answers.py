@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from reverie.access.keys import ApiKey
 from reverie.api.readiness import Dependency
 from reverie.backends.moves import Status
+from reverie.backends.records import AuditEntry
 from reverie.backends.triggers import TriggerState
+from reverie.backends.views import Attempt, ItemStatus, LabelState
+from reverie.effect import Relation
+from reverie.memory.item import Revision
 from reverie.models.budgets import SpentBudget
 from reverie.models.usage import Usage
 from reverie.observe.alert import Alert
@@ -18,12 +23,16 @@ __all__ = [
     "AddedText",
     "Alerts",
     "AllInCube",
+    "AuditPage",
     "Backlog",
     "Cancelled",
+    "ChangedItems",
     "ChatAnswer",
     "ChatFrame",
     "CreatedCube",
     "CubePage",
+    "DeadLetter",
+    "DeadLetters",
     "DeletedMemories",
     "Feedback",
     "FeedbackRecord",
@@ -31,11 +40,19 @@ __all__ = [
     "Found",
     "FoundInCube",
     "FoundMemory",
+    "History",
     "ItemState",
+    "KeyPage",
+    "LabelPage",
+    "LinkPage",
+    "LinkedMemory",
     "Listed",
     "ListedCube",
+    "ListedMemories",
+    "MadeKey",
     "Memories",
     "Metadata",
+    "PausedLabel",
     "Progress",
     "Pushed",
     "Ran",
@@ -386,3 +403,100 @@ class Alerts(TypedDict):
     """What is wrong now, worst first."""
 
     alerts: list[Alert]
+
+
+class DeadLetters(TypedDict):
+    """Messages that have failed for good, oldest first."""
+
+    items: list[ItemStatus]
+    next: str | None
+
+
+class DeadLetter(ItemStatus, frozen=True, kw_only=True):
+    """A message that has failed for good, with its content and its runs."""
+
+    history: list[Attempt]
+
+
+class ItemKey(TypedDict):
+    """Which item."""
+
+    user_id: str
+    item_id: str
+
+
+class ChangedItems(TypedDict):
+    """The items that a command has changed."""
+
+    changed: list[ItemKey]
+    requested: list[ItemKey]
+    """For a cancel: running items that were asked to stop."""
+    more: bool
+    """Whether the limit was reached, and there are more such items."""
+
+
+class LabelPage(TypedDict):
+    """Labels by name."""
+
+    labels: list[LabelState]
+    next: str | None
+
+
+class PausedLabel(TypedDict):
+    """A label that was paused or resumed."""
+
+    label: str
+    paused: str | None
+    """Why the label is paused; None if it is not."""
+
+
+class ListedMemories(TypedDict):
+    """Memories of a user, in the order in which they were learned."""
+
+    memories: list[FoundMemory]
+    next: str | None
+
+
+class History(TypedDict):
+    """A memory as it was before its changes, oldest first. Times are milliseconds since 1970."""
+
+    revisions: list[Revision]
+    next: str | None
+
+
+class LinkedMemory(TypedDict):
+    """A link of a memory, and the memory at its other end."""
+
+    relation: Relation
+    outgoing: bool
+    """Whether the link leads to this memory; else it comes from it."""
+    memory: FoundMemory
+
+
+class LinkPage(TypedDict):
+    """The links of a memory, by the id of the memory at the other end."""
+
+    links: list[LinkedMemory]
+    next: str | None
+
+
+class MadeKey(TypedDict):
+    """An API key that was made or rotated."""
+
+    key: ApiKey
+    token: str
+    """What the owner of the key sends. It is shown only once."""
+
+
+class KeyPage(TypedDict):
+    """API keys by their ids, without their secrets."""
+
+    keys: list[ApiKey]
+    next: str | None
+
+
+class AuditPage(TypedDict):
+    """Who changed what, newest first."""
+
+    entries: list[AuditEntry]
+    next: str | None

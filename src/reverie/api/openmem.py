@@ -309,21 +309,6 @@ TASK = (UnknownItemError, AmbiguousIdError, InvalidSelectionError, *BAD_ID)
 ROUTES = (
     Route(
         "POST",
-        f"{PREFIX}/add/message",
-        add_message,
-        role=Role.USER,
-        answer=AddedTask,
-        errors=(ItemTakenError, QueueFullError, NotSupportedError, NoWorkerError, *BAD_ID),
-        example=Example(
-            body={
-                "user_id": "ann",
-                "conversation_id": "may",
-                "messages": [{"role": "user", "content": "I like green tea"}],
-            }
-        ),
-    ),
-    Route(
-        "POST",
         f"{PREFIX}/search/memory",
         search_memory,
         role=Role.READ_ONLY,
@@ -381,14 +366,13 @@ ROUTES = (
     ),
     Route(
         "POST",
-        f"{PREFIX}/add/feedback",
-        add_feedback,
+        f"{PREFIX}/update/memory",
+        update_memory,
         role=Role.USER,
-        answer=AddedTask,
-        errors=(ItemTakenError, QueueFullError, *BAD_ID),
-        example=Example(
-            body={"user_id": "ann", "conversation_id": "may", "feedback_content": "No, I like black tea"}
-        ),
+        reach="own",
+        answer=ChangedMemory,
+        errors=(VersionConflictError, *BY_ID),
+        example=Example(body={"memory_id": "tea.0", "content": "I like black tea"}),
     ),
     Route(
         "POST",
@@ -409,13 +393,29 @@ ROUTES = (
     ),
     Route(
         "POST",
-        f"{PREFIX}/update/memory",
-        update_memory,
+        f"{PREFIX}/add/message",
+        add_message,
         role=Role.USER,
-        reach="own",
-        answer=ChangedMemory,
-        errors=(VersionConflictError, *BY_ID),
-        example=Example(body={"memory_id": "tea.0", "content": "I like black tea"}),
+        answer=AddedTask,
+        errors=(ItemTakenError, QueueFullError, NotSupportedError, NoWorkerError, *BAD_ID),
+        example=Example(
+            body={
+                "user_id": "ann",
+                "conversation_id": "may",
+                "messages": [{"role": "user", "content": "I like green tea"}],
+            }
+        ),
+    ),
+    Route(
+        "POST",
+        f"{PREFIX}/add/feedback",
+        add_feedback,
+        role=Role.USER,
+        answer=AddedTask,
+        errors=(ItemTakenError, QueueFullError, *BAD_ID),
+        example=Example(
+            body={"user_id": "ann", "conversation_id": "may", "feedback_content": "No, I like black tea"}
+        ),
     ),
     Route(
         "POST",

@@ -74,9 +74,10 @@ async def status(
     if limit is not None or cursor is not None:
         if task_id is not None:
             raise InvalidSelectionError("limit and cursor are for all items of a user: leave task_id out")
-        page = await scheduler.status_page(user_id, limit=limit or 100, cursor=cursor)
+        cursors = scheduler.runtime.cursors
+        page = await scheduler.status_page(user_id, limit=limit or 100, cursor=await cursors.open(cursor))
         items: list[ItemState] = [{"task_id": row.item_id, "status": row.status} for row in page.rows]
-        part: StatusPage = {"items": items, "next": page.next}
+        part: StatusPage = {"items": items, "next": await cursors.seal(page.next)}
         return answer(part)
     rows = await scheduler.status(user_id, task_id)
     states: list[ItemState]

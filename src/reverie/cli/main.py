@@ -19,6 +19,7 @@ from reverie.cli.commands import (
     events,
     extract,
     index,
+    keys,
     look,
     memories,
     redis,
@@ -30,6 +31,7 @@ from reverie.cli.commands import (
     waiting,
 )
 from reverie.cli.commands.config import config
+from reverie.cli.commands.keys import audit
 from reverie.cli.commands.usage import usage
 from reverie.cli.commands.worker import worker_cli
 from reverie.cli.doctor.command import doctor
@@ -53,12 +55,14 @@ cli.add_typer(config, name="config")
 cli.add_typer(embeddings.commands, name="embeddings")
 cli.add_typer(extract.commands, name="extract")
 cli.add_typer(index.commands, name="index")
+cli.add_typer(keys.commands, name="keys")
 cli.add_typer(memories.commands, name="memories")
 cli.add_typer(redis.commands, name="redis")
 cli.add_typer(storage.commands, name="storage")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 cli.command()(usage)
+cli.command()(audit)
 
 
 def main() -> None:

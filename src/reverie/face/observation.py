@@ -14,6 +14,7 @@ from reverie.message import Key, check_ids
 from reverie.models.budgets import spent_budgets
 from reverie.models.usage import UsageQuery
 from reverie.observe.bus import MOST_WAITING, Wanted
+from reverie.observe.hearing import hear
 from reverie.observe.idle import Idleness, IdleWatch
 from reverie.observe.status import StatusCounts, TaskStatusTracker, count_statuses
 from reverie.principal import current_principal
@@ -121,13 +122,30 @@ class AsyncObservation:
         It gets the events that match every argument that is given. A listener that does not keep up loses the
         oldest events: `subscription.dropped` says how many. `subscription.close()` ends the subscription.
         """
-        wanted = Wanted(
-            events=None if events is None else frozenset(events),
-            labels=None if labels is None else frozenset(labels),
-            user_id=user_id,
-            item_id=item_id,
-        )
+        wanted = _wanted(events, labels, user_id, item_id)
         return self._runtime.bus.subscribe(listener, wanted, most_waiting=most_waiting)
+
+    def listen(
+        self,
+        *,
+        events: Iterable[str] | None = None,
+        labels: Iterable[str] | None = None,
+        user_id: str | None = None,
+        item_id: str | None = None,
+    ) -> AsyncGenerator[Sequence[Event]]:
+        """Yield batches of the events of all processes that use this queue, as far as the caller may hear.
+
+        The first batch is empty: what happens after it is heard. Close the generator to stop listening.
+        """
+        principal = current_principal.get()
+
+        def may_hear(event: Event) -> bool:
+            if not principal.is_bound:
+                return True
+            return bool(event.user_id) and principal.may_touch(event.user_id, event.mem_cube_id)
+
+        wanted = _wanted(events, labels, user_id, item_id)
+        return hear(self._runtime.bus, self._runtime.backend.broadcast, wanted, may_hear)
 
     async def metrics(self) -> bytes:
         """The state of the queue and the durations of this process's handlers, as Prometheus reads them."""
@@ -177,6 +195,17 @@ class AsyncObservation:
     async def _look(self) -> tuple[Health, list[Alert]]:
         await self._runtime.open()
         return await self._runtime.watcher.look()
+
+
+def _wanted(
+    events: Iterable[str] | None, labels: Iterable[str] | None, user_id: str | None, item_id: str | None
+) -> Wanted:
+    return Wanted(
+        events=None if events is None else frozenset(events),
+        labels=None if labels is None else frozenset(labels),
+        user_id=user_id,
+        item_id=item_id,
+    )
 
 
 class TaskStatuses:

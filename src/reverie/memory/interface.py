@@ -41,6 +41,8 @@ __all__ = [
 
 ForgetTurn = Callable[["apsw.Connection", str, str, int], None]
 """Removes the words of one turn of a message: connection, user_id, item_id, number of the turn."""
+LAST = 2**62
+"""No time and no number of an item is larger."""
 Tenant = tuple[str, str]
 """user_id and mem_cube_id."""
 
@@ -150,12 +152,12 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
         if self.after is None:
             return None
         try:
-            created_at, _, seq = self.after.rpartition("-")
-            return int(created_at), int(seq)
+            created_at, seq = map(int, self.after.rsplit("-", 1))
         except ValueError as error:
             raise InvalidSelectionError(
-                f"cursor={self.after!r}: must be the `next` of the page before"
+                f"cursor={self.after[:80]!r}: must be the `next` of the page before"
             ) from error
+        return max(-LAST, min(created_at, LAST)), max(-LAST, min(seq, LAST))
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,93 @@
+"""Events as they happen, in all processes of the queue: a stream for each caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from fastapi import Query, Request
+
+from reverie.api.routing import Example, Route
+from reverie.api.streams import EventStream
+from reverie.errors import BackendUnavailableError
+from reverie.face.scheduler import AsyncScheduler
+from reverie.observe.events import Event, EventName
+from reverie.observe.idle import LONGEST_WAIT_S
+from reverie.principal import Role, current_principal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+__all__ = ["ROUTES"]
+
+STREAM_S = 3600.0
+"""How long a stream lasts unless the caller says otherwise: a key that was revoked hears no more by then."""
+
+Names = Annotated[list[EventName], Query(description="only these events; may be repeated")]
+Labels = Annotated[list[str], Query(description="only of these labels; may be repeated")]
+Count = Annotated[int | None, Query(ge=1, description="end after so many events")]
+Timeout = Annotated[
+    float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="end after so many seconds")
+]
+
+
+async def events(
+    scheduler: AsyncScheduler,
+    client: Request,
+    *,
+    user_id: str | None = None,
+    item_id: str | None = None,
+    label: Labels = [],  # noqa: B006  FastAPI makes a list of its own
+    event: Names = [],  # noqa: B006
+    count: Count = None,
+    timeout_seconds: Timeout = STREAM_S,
+) -> EventStream:
+    """Hear what happens from now on. The first event is `listening`: whatever happens after it is heard.
+
+    A key that is bound to some users hears only of their work. A caller who reads too slowly misses events.
+    """
+    if user_id is not None:
+        current_principal.get().check_touch(user_id)
+    heard = scheduler.observe.listen(
+        events=event or None, labels=label or None, user_id=user_id, item_id=item_id
+    )
+    return EventStream(client, _told(heard, count, timeout_seconds))
+
+
+async def _told(
+    heard: AsyncGenerator[Sequence[Event]], count: int | None, timeout_s: float
+) -> AsyncGenerator[Mapping[str, Any]]:
+    until = time.monotonic() + timeout_s
+    told = 0
+    async with aclosing(heard):
+        await anext(heard)  # the listening has begun
+        yield {"event": "listening"}
+        while True:
+            try:
+                batch = await asyncio.wait_for(anext(heard), until - time.monotonic())
+            except TimeoutError:
+                return
+            for event in batch:
+                yield msgspec.to_builtins(event)
+                told += 1
+                if told == count:
+                    return
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/product/scheduler/events",
+        events,
+        role=Role.READ_ONLY,
+        reach="own",
+        answer=Event,
+        errors=(BackendUnavailableError,),
+        plain=True,
+        media_type="text/event-stream",
+        example=Example(query={"user_id": "ann", "timeout_seconds": 0}),
+    ),
+)

@@ -1,0 +1,202 @@
+"""Control of the queue over HTTP: dead letters, cancel, labels and events; which role may submit a label."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from reverie import AsyncScheduler, Bury
+from reverie.observe.events import Event, EventName
+from reverie.server import create_app
+from reverie.settings import load_settings
+from support.documented import documented_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+QUEUE = "/product/scheduler"
+
+
+@pytest.fixture
+async def scheduler(clock) -> AsyncIterator[AsyncScheduler]:
+    settings = load_settings(
+        queue={"url": "memory://"}, memory={"embedding": "none"}, labels={"wipe": {"role": "service"}}
+    )
+    scheduler = AsyncScheduler(settings=settings, clock=clock)
+
+    @scheduler.handler("export", role="admin")
+    def export(message: Any) -> Bury:
+        return Bury("the printer is on fire")
+
+    await scheduler.open()
+    yield scheduler
+    await scheduler.stop()
+
+
+async def data_of(response: httpx.Response) -> Any:
+    assert response.status_code == 200, response.text
+    return response.json()["data"]
+
+
+async def test_dead_letters_are_listed_read_requeued_and_deleted(client, scheduler: AsyncScheduler) -> None:
+    for number in range(3):
+        await scheduler.submit("export", user_id="ann", item_id=f"e{number}", content={"doc": number})
+    await scheduler.submit("export", user_id="bob", item_id="b")
+    await scheduler.runtime.drain()
+    letters = f"{QUEUE}/dead_letters"
+    first = await data_of(await client.get(letters, params={"user_id": "ann", "limit": 2}))
+    rest = await data_of(await client.get(letters, params={"user_id": "ann", "cursor": first["next"]}))
+    assert [row["item_id"] for row in first["items"] + rest["items"]] == ["e0", "e1", "e2"]
+    assert rest["next"] is None
+    everyone = await data_of(await client.get(letters))
+    assert {row["user_id"] for row in everyone["items"]} == {"ann", "bob"}
+    letter = await data_of(await client.get(f"{letters}/e1", params={"user_id": "ann"}))
+    assert (letter["error"], letter["message"]["content"]) == ("the printer is on fire", '{"doc":1}')
+    assert [run["outcome"] for run in letter["history"]] == ["failed"]
+    assert (await client.get(f"{letters}/e1", params={"user_id": "bob"})).status_code == 404
+    which = {"user_id": "ann", "item_ids": ["e0", "nothing"]}
+    changed = await data_of(await client.post(f"{letters}/requeue", json=which))
+    assert changed == {"changed": [{"user_id": "ann", "item_id": "e0"}], "requested": [], "more": False}
+    assert [row.status for row in await scheduler.status("ann")] == ["waiting", "failed", "failed"]
+    deleted = await data_of(
+        await client.post(f"{letters}/delete", json={"user_id": "ann", "label": "export", "limit": 1})
+    )
+    assert (len(deleted["changed"]), deleted["more"]) == (1, True)
+    for body in ({}, {"item_ids": ["e0"]}):
+        assert (await client.post(f"{letters}/delete", json=body)).status_code == 400
+
+
+async def test_cancel_and_labels(client, scheduler: AsyncScheduler) -> None:
+    for label in ("a", "b", "c"):
+        await scheduler.submit(label, user_id="ann", item_id=label)
+    changed = await data_of(await client.post(f"{QUEUE}/cancel", json={"user_id": "ann", "label": "a"}))
+    assert changed["changed"] == [{"user_id": "ann", "item_id": "a"}]
+    paused = await data_of(await client.post(f"{QUEUE}/labels/b/pause", json={"reason": "the disk is full"}))
+    assert paused == {"label": "b", "paused": "the disk is full"}
+    pages, cursor = [], ""
+    while cursor is not None:
+        page = await data_of(await client.get(f"{QUEUE}/labels", params={"limit": 2, "cursor": cursor}))
+        pages.append({state["label"]: state["paused"] for state in page["labels"]})
+        cursor = page["next"]
+    assert {label: why for page in pages for label, why in page.items() if label in "abc"} == {
+        "a": None,
+        "b": "the disk is full",
+        "c": None,
+    }
+    assert len(pages[0]) == 2
+    await data_of(await client.post(f"{QUEUE}/labels/b/resume"))
+    assert all(state.paused is None for state in await scheduler.control.labels())
+
+
+# -- events ----------------------------------------------------------------------------------------------
+
+
+async def listens(scheduler: AsyncScheduler) -> None:
+    """Wait until somebody listens."""
+    while not scheduler.runtime.bus.active:  # noqa: ASYNC110  the bus tells nobody
+        await asyncio.sleep(0)
+
+
+async def heard(scheduler: AsyncScheduler, client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    """The events that a caller hears while messages of two users are submitted and cancelled."""
+    listening = asyncio.create_task(client.get(f"{QUEUE}/events", params=query))
+    await listens(scheduler)
+    for user_id, cube in (("bob", "bob"), ("ann", "vault"), ("ann", "ann")):
+        await scheduler.submit("import", user_id=user_id, mem_cube_id=cube, item_id=f"{user_id}-{cube}")
+    response = await listening
+    assert response.status_code == 200
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n") if line.startswith("data: ")]
+    first, *events = map(json.loads, lines)
+    assert first == {"event": "listening"}
+    return events
+
+
+@pytest.mark.parametrize(
+    ("key", "count", "items"),
+    [
+        (None, 3, ["bob-bob", "ann-vault", "ann-ann"]),
+        ({"role": "read-only", "users": ["ann"]}, 2, ["ann-vault", "ann-ann"]),
+        ({"role": "user", "users": ["ann"], "cubes": ["ann"]}, 1, ["ann-ann"]),
+        ({"role": "service", "users": ["bob"]}, 1, ["bob-bob"]),
+    ],
+)
+async def test_a_caller_hears_of_the_work_of_its_own_users(scheduler, key, count, items) -> None:
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        if key is not None:
+            client.headers["authorization"] = (await scheduler.keys.create("k", **key)).token
+        events = await heard(scheduler, client, count=count)
+    assert [(event["event"], event["item_id"]) for event in events] == [("enqueue", item) for item in items]
+
+
+async def test_a_caller_chooses_among_events(client, scheduler: AsyncScheduler) -> None:
+    events = await heard(scheduler, client, user_id="ann", item_id="ann-ann", label="import", count=1)
+    assert [event["item_id"] for event in events] == ["ann-ann"]
+    assert (await client.get(f"{QUEUE}/events", params={"event": "nothing"})).status_code == 422
+
+
+@pytest.mark.parametrize(("users", "first"), [(["ann"], "enqueue"), (None, "alert")])
+async def test_alerts_are_heard_by_callers_for_all_users_alone(scheduler, users, first: str) -> None:
+    made = await scheduler.keys.create("k", "service", users=users)
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        client.headers["authorization"] = made.token
+        listening = asyncio.create_task(client.get(f"{QUEUE}/events", params={"count": 1}))
+        await listens(scheduler)
+        scheduler.runtime.bus.publish([Event(EventName.ALERT, 0, error="the disk is full")])
+        await scheduler.submit("import", user_id="ann", item_id="own")
+        assert f'"event":"{first}"' in (await listening).text
+
+
+# -- which role may submit a label -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "needed"),
+    [
+        ("import", "user"),
+        ("add", "user"),
+        ("memory_compression", "user"),
+        ("data_cleanup", "service"),
+        ("statistics_update", "service"),
+        ("wipe", "service"),
+        ("export", "admin"),
+    ],
+)
+async def test_a_label_is_submitted_by_its_role_and_those_above(scheduler, label: str, needed: str) -> None:
+    order = ["user", "service", "admin"]
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        for role in order:
+            users = None if role == "admin" else ["ann"]
+            made = await scheduler.keys.create(role, role, users=users)
+            body = {"messages": [{"user_id": "ann", "label": label, "content": "x", "item_id": role}]}
+            response = await client.post(
+                f"{QUEUE}/submit", json=body, headers={"authorization": f"Bearer {made.token}"}
+            )
+            is_allowed = order.index(role) >= order.index(needed)
+            assert response.status_code == (200 if is_allowed else 403), (role, response.text)
+            if not is_allowed:
+                words = f"the label {label!r} needs the role {needed}; the caller has the role {role}"
+                assert response.json()["message"] == words
+    assert len(await scheduler.status("ann")) == 3 - order.index(needed)
+
+
+async def test_a_timed_task_of_nobody_is_run_by_a_service(scheduler: AsyncScheduler) -> None:
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        for role, users, code in (("user", ["ann"], 403), ("service", None, 200)):
+            made = await scheduler.keys.create(role, role, users=users)
+            headers = {"authorization": made.token}
+            for call in ("run", "cancel"):
+                path = f"{QUEUE}/triggers/data_cleanup/{call}"
+                for body in (None, {"user_id": "ann"} if role == "user" else None):
+                    assert (await client.post(path, json=body, headers=headers)).status_code == code
+
+
+@pytest.mark.parametrize("path", ["/product/add", "/api/push/chat/message"])
+async def test_reserved_users_stay_reserved(client, path: str) -> None:
+    body = {"user_id": "_system", "messages": "x"}
+    assert (await client.post(path, json=body)).status_code == 400
+    submit = {"messages": [{"user_id": "_system", "label": "data_cleanup"}]}
+    assert (await client.post(f"{QUEUE}/submit", json=submit)).status_code == 400
