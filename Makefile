@@ -24,7 +24,7 @@ $(BUILT)/swagger-ui-bundle.js: web/package.json web/package-lock.json
 	touch $@
 NPM_FLAGS :=
 
-test: check  ## everything CI runs: the checks, then all tests
+test: check $(VENV)-memos/.done  ## everything CI runs: the checks, then all tests
 	$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 test: export PYTHONDONTWRITEBYTECODE =  # the tests start very many processes: none shall compile all anew
 
@@ -64,7 +64,7 @@ pins: $(VENV)/.dev  ## resolve the pinned requirement files anew
 PIN_FLAGS := --quiet --upgrade --strip-extras --no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 
 clean:
-	rm -rf $(VENV) $(BUILT) web/node_modules dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-memos $(BUILT) web/node_modules dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("Reverie needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": try make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
@@ -85,3 +85,8 @@ $(VENV)/.bench: requirements/bench.txt pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --requirement requirements/bench.txt
 	$(PIP) install --no-deps --editable .
 	touch $(VENV)/.base $@
+
+$(VENV)-memos/.done: requirements/memos.txt | $(VENV)/bin/python
+	$(BIN)/python -m venv --clear --without-pip $(VENV)-memos
+	$(PIP) --python $(VENV)-memos/bin/python install --no-deps --requirement requirements/memos.txt
+	touch $@

@@ -93,6 +93,26 @@ PREFIX = "/product/scheduler"
 TASK = {"task_type": "memory_compression"}
 SWITCHED = {"task_type": "statistics_update"}
 KEY = {"key_id": "0123456789ab"}
+OPENMEM = "/api/openmem/v1"
+MAYBE = (200, 404, 410)
+"""About a memory that other requests may have deleted, or that is of others."""
+
+
+def refused(*paths: str) -> dict[str, tuple[Ask, ...]]:
+    """Routes that are not served."""
+    return {f"POST {path}": (Ask(own=(501,), statuses=(501,)),) for path in paths}
+
+
+def task(task_id: str, *own: int) -> tuple[Ask, Ask]:
+    """A request for the status of a task, as a body and as a query."""
+    return (
+        Ask(body={"task_id": task_id}, own=own, statuses=own),
+        Ask(query={"task_id": task_id}, own=own, statuses=own),
+    )
+
+
+STATUSES = (task("own-ann@ann", 200), task("own-vault@ann", 200, 404), task("own-bob@bob", 200, 404))
+STATUSES += (task("own-bob@ann,bob", 404), task("own-ann", 200, 400), task("own-bob", 404, 400))
 
 ROWS: dict[str, tuple[Ask, ...]] = {
     "POST /product/add": (
@@ -249,4 +269,36 @@ ROWS: dict[str, tuple[Ask, ...]] = {
     "DELETE /admin/keys/{key_id}": (Ask(path=KEY, own=(404,), statuses=(404,)),),
     "POST /admin/keys/{key_id}/rotate": (Ask(path=KEY, own=(404,), statuses=(404,)),),
     "GET /admin/audit": (Ask(), Ask(query={"user_id": USER})),
+    f"POST {OPENMEM}/search/memory": (
+        Ask(body={"user_id": USER, "query": "bees", "relativity": 0}),
+        Ask(body={"user_id": USER, "query": f"bees {SECRET}", "relativity": 0.9}),
+    ),
+    f"POST {OPENMEM}/get/memory": (Ask(body={"user_id": USER}), Ask(body={"user_id": USER, "size": 1})),
+    f"GET {OPENMEM}/get/memory/{{memory_id}}": (
+        Ask(path={"memory_id": "own-ann.0"}, query={"user_id": USER}, statuses=MAYBE),
+        Ask(path={"memory_id": "own-ann.0"}, own=MAYBE),
+        Ask(path={"memory_id": "own-vault.0"}, own=MAYBE),
+        Ask(path={"memory_id": "own-bob.0"}, own=MAYBE),
+    ),
+    f"POST {OPENMEM}/get/message": (
+        Ask(body={"user_id": USER}),
+        Ask(body={"user_id": USER, "conversation_id": "talk"}),
+    ),
+    f"POST {OPENMEM}/get/status": tuple(by_body for by_body, _ in STATUSES),
+    f"GET {OPENMEM}/get/status": tuple(by_query for _, by_query in STATUSES),
+    f"POST {OPENMEM}/update/memory": (
+        Ask(body={"memory_id": "own-ann.0", "user_id": USER, "title": "bees"}, statuses=MAYBE),
+        Ask(body={"memory_id": "own-ann.0", "status": "archived"}),
+        Ask(body={"memory_id": "own-vault.0", "content": "bees"}, own=MAYBE),
+        Ask(body={"memory_id": "own-bob.0", "content": "bees"}, own=MAYBE),
+    ),
+    f"POST {OPENMEM}/delete/memory": (
+        Ask(body={"memory_ids": ["second-vault.0", "second-bob.0", "nothing"]}),
+        Ask(body={"memory_ids": ["second-ann.0"], "user_id": USER}),
+        Ask(body={"user_id": USER, "memory_type": "PreferenceMemory"}),
+    ),
+    f"POST {OPENMEM}/add/message": (Ask(body={"user_id": USER, "messages": "tea"}),),
+    f"POST {OPENMEM}/add/feedback": (Ask(body={"user_id": USER, "feedback_content": "No, it is tea"}),),
+    f"POST {OPENMEM}/chat": (Ask(body={"user_id": USER, "query": "tea"}, own=(503,), statuses=(503,)),),
+    **refused(*REASONS),
 }

@@ -78,6 +78,18 @@ def test_an_update_holds_when_it_returns_and_keeps_the_old_text(scheduler) -> No
     assert (was.version, was.text, was.change) == (1, "I live in Porto", "revise")
 
 
+def test_a_memory_moves_to_the_archive_and_back(scheduler) -> None:
+    memory_id = add(scheduler, "I live in Porto", "home")
+    drain(scheduler)
+    moved = scheduler.memory.move(memory_id, "archive", user_id="ann")
+    assert (moved.tier, moved.status, moved.version) == ("archive", "archived", 2)
+    assert not scheduler.memory.search("Porto", user_id="ann", tiers=["long_term"])
+    assert scheduler.memory.move(memory_id, "long_term", user_id="ann").status == "activated"
+    assert texts(scheduler.memory.search("Porto", user_id="ann", tiers=["long_term"])) == ["I live in Porto"]
+    with pytest.raises(UnknownMemoryError, match="'nothing'"):
+        scheduler.memory.move("nothing", "archive", user_id="ann")
+
+
 def test_an_update_of_another_version_is_refused(scheduler) -> None:
     memory_id = add(scheduler, "I live in Porto", "home")
     drain(scheduler)

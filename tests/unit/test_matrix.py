@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 VOLATILE = re.compile(
     r'"(waited|elapsed)_seconds":[0-9.e-]+|"(timestamp|worker)":"[^"]*"|s1_[\w-]{107}|ping - [^\n]*'
+    r'|"task_id":"[0-9a-f-]{36}@'
 )
-"""Parts of answers that differ each time: times of the real clock, names of workers, sealed cursors."""
+"""Parts of answers that differ each time: times of the real clock, names of workers, cursors, new ids."""
 
 
 @dataclass(frozen=True)

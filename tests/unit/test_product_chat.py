@@ -240,4 +240,5 @@ async def test_suggestions() -> None:
 async def test_routes_that_make_no_sense_here_say_why() -> None:
     async with serving(works=False) as product:
         for path, reason in REASONS.items():
-            assert await product.ask(path, {"anything": 1}) == (501, f"/product/{path}: {reason}", None)
+            response = await product.client.post(path, json={"anything": 1})
+            assert response.json() == {"code": 501, "message": f"{path}: {reason}", "data": None}

@@ -29,6 +29,8 @@ EVERY_ROUTE = {
     503: "The server stops.",
 }
 """HTTP status → when any route may answer it."""
+EVENTS = "text/event-stream"
+"""The content type of server-sent events."""
 WITH_PARAMETERS = {422: "A field is missing, of the wrong kind or out of its range."}
 WITH_MODEL = {400: "The body is no text in UTF-8, or is nested too deeply.", **WITH_PARAMETERS}
 WITH_BODY = {
@@ -82,7 +84,11 @@ class InvalidRequest(msgspec.Struct):
 
 def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict[str, Any]:
     """Add the example, answers, errors and role of each route to the document that FastAPI has made."""
-    types = [kind for route in routes for kind in (*_answers(route), *route.other_answers.values())]
+    types = [
+        kind
+        for route in routes
+        for kind in (*_answers(route), *_events(route), *route.other_answers.values())
+    ]
     (refusal, invalid, *schemas), components = msgspec.json.schema_components(
         [Refusal, InvalidRequest, *types], ref_template="#/components/schemas/{name}"
     )
@@ -100,6 +106,8 @@ def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict
         if route.media_type == EVENTS:
             schema = _event(schema)
         responses = {200: _response("The answer.", schema if route.plain else _envelope(schema), route)}
+        for _ in _events(route):
+            responses[200]["content"][EVENTS] = {"schema": schemas.pop(0)}
         others = {status: schemas.pop(0) for status in route.other_answers}
         for status, reasons in sorted(_reasons(route, operation).items()):
             schema = invalid if status == 422 else refusal
@@ -138,6 +146,11 @@ def _chapter(route: Route) -> str:
 def _answers(route: Route) -> tuple[Any, ...]:
     """The types that a successful answer of a route may have."""
     return route.answer if isinstance(route.answer, tuple) else (route.answer,)
+
+
+def _events(route: Route) -> tuple[Any, ...]:
+    """The type of the events that a route sends to clients which ask for them, if it does."""
+    return () if route.events is None else (route.events,)
 
 
 def _reasons(route: Route, operation: dict[str, Any]) -> dict[int, list[str]]:

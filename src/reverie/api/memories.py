@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from reverie.memory.item import MemoryItem
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "delete_memories", "find_memory"]
 
 PAGE = 200
 """How many memories are listed at once, to be deleted."""
@@ -51,7 +51,7 @@ async def get_memory(scheduler: AsyncScheduler, memory_id: str, user_id: Whose =
 
     Without `user_id`, the id is looked for at the users that the caller's key may touch.
     """
-    item = await _find(scheduler, memory_id, user_id)
+    item = await find_memory(scheduler, memory_id, user_id)
     if item is None:
         return answer(None, str(UnknownMemoryError(memory_id)))
     return answer(memory_of(item))
@@ -66,7 +66,7 @@ async def get_memory_by_ids(
     found: list[FoundMemory] = []
     for memory_id in _distinct(memory_ids, user_id):
         try:
-            item = await _find(scheduler, memory_id, user_id)
+            item = await find_memory(scheduler, memory_id, user_id)
         except MemoryDeletedError:
             continue
         if item is not None:
@@ -90,20 +90,26 @@ async def delete_memory(scheduler: AsyncScheduler, client: Request, request: Del
 
     They are gone when this answers.
     """
+    is_done, message = await delete_memories(scheduler, client, request)
+    return answer(DeletedMemories(status="success" if is_done else "failure"), message)
+
+
+async def delete_memories(
+    scheduler: AsyncScheduler, client: Request, request: DeleteRequest
+) -> tuple[bool, str]:
+    """Delete what a request means: whether all of it is deleted, and a sentence about it."""
     request.check()
     if request.user_id is not None:
         current_principal.get().check_touch(request.user_id, request.cubes)
     if request.memory_ids is None:
         count = await unless_gone(client, _delete_many(scheduler, request))
-        return answer(DeletedMemories(status="success"), f"deleted memories: {count}")
+        return True, f"deleted memories: {count}"
     unknown = [
         memory_id
         for memory_id in _distinct(request.memory_ids, request.user_id)
         if not await _delete_one(scheduler, request, memory_id)
     ]
-    if unknown:
-        return answer(DeletedMemories(status="failure"), str(UnknownMemoryError(unknown[0])))
-    return answer(DeletedMemories(status="success"))
+    return (False, str(UnknownMemoryError(unknown[0]))) if unknown else (True, "ok")
 
 
 def _distinct(memory_ids: Sequence[str], user_id: str | None) -> list[str]:
@@ -114,7 +120,7 @@ def _distinct(memory_ids: Sequence[str], user_id: str | None) -> list[str]:
     return list(dict.fromkeys(memory_ids))
 
 
-async def _find(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem | None:
+async def find_memory(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem | None:
     """The memory with this id, of the user who has it; None if there is none."""
     try:
         owner = await scheduler.memory.owner_of(memory_id, user_id)

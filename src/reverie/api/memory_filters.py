@@ -29,6 +29,8 @@ TIERS_OF_STATUS = {
     "archived": ("archive",),
 }
 TIMES = ("created_at", "time")
+OTHER_NAMES = {"create_time": "created_at"}
+"""What clients of MemOS's platform call a field → its name here."""
 SECONDS_BELOW = 10**11
 """A smaller number is a time in seconds, a larger one in milliseconds, as both are in use."""
 NO_TIME = "must be a time: ISO 8601 text, or seconds or milliseconds since 1970"
@@ -114,6 +116,7 @@ def _any_of(conditions: Sequence[Mapping[str, Any]]) -> Filters:
 
 
 def _field(name: str, value: Any) -> Filters:
+    name = OTHER_NAMES.get(name, name)
     if name in LISTS:
         return LISTS[name](_texts(name, value))
     if name in TIMES:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from reverie.memory.item import MemoryItem
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "Window", "page_of"]
 
 PAGE = 1000
 """How many memories are read at once."""
@@ -83,17 +83,13 @@ async def _get_all(scheduler: AsyncScheduler, request: AllRequest) -> JSONRespon
 async def _get_memories(scheduler: AsyncScheduler, request: ListRequest) -> JSONResponse:
     cube = request.mem_cube_id
     user_id = await owner_of_cube(scheduler, cube, request.user_id)
-    filters = read_filter(request.filter or {})
     size = request.page_size or MOST_LISTED
-    first = ((request.page or 1) - 1) * size
-    texts, preferences = _Window(first, size), _Window(first, size)
-    if user_id is not None:
-        async for item in _walk(scheduler, user_id, (cube,), TEXT_TIERS):
-            if filters.allow(item):
-                (preferences if item.kind == PREFERENCE else texts).pass_by(item)
+    texts, preferences = await page_of(
+        scheduler, user_id, cube, given=request.filter, page=request.page or 1, size=size
+    )
     listed: Listed = {
-        "text_mem": [texts.found(cube)],
-        "pref_mem": [preferences.found(cube)] if request.include_preference else [],
+        "text_mem": [_found(cube, texts)],
+        "pref_mem": [_found(cube, preferences)] if request.include_preference else [],
         "tool_mem": [],
         "skill_mem": [],
     }
@@ -101,26 +97,47 @@ async def _get_memories(scheduler: AsyncScheduler, request: ListRequest) -> JSON
     return answer(listed, f"a page has at most {MOST_LISTED} memories: ask for pages" if is_cut else "ok")
 
 
-class _Window:
+class Window:
     """The part of many memories that is on one page."""
 
     def __init__(self, first: int, size: int) -> None:
         self._range = range(first, first + size)
-        self._items: list[MemoryItem] = []
+        self.items: list[MemoryItem] = []
         self.total = 0
 
     def pass_by(self, item: MemoryItem) -> None:
         """Count a memory, and keep it if it is on the page."""
         if self.total in self._range:
-            self._items.append(item)
+            self.items.append(item)
         self.total += 1
 
-    def found(self, cube: str) -> FoundInCube:
-        return {
-            "cube_id": cube,
-            "memories": [memory_of(item) for item in self._items],
-            "total_nodes": self.total,
-        }
+
+async def page_of(
+    scheduler: AsyncScheduler,
+    user_id: str | None,
+    cube: str | None,
+    *,
+    given: dict[str, Any] | None,
+    page: int,
+    size: int,
+) -> tuple[Window, Window]:
+    """A page of the memories that pass a filter, and one of the preferences; without a cube, of all cubes."""
+    filters = read_filter(given or {})
+    first = (page - 1) * size
+    texts, preferences = Window(first, size), Window(first, size)
+    if user_id is not None:
+        async for item in _walk(scheduler, user_id, (cube,), TEXT_TIERS):
+            if filters.allow(item):
+                (preferences if item.kind == PREFERENCE else texts).pass_by(item)
+    return texts, preferences
+
+
+def _found(cube: str, window: Window) -> FoundInCube:
+    return {
+        "cube_id": cube,
+        "memories": [memory_of(item) for item in window.items],
+        "total_nodes": window.total,
+    }
 
 
 async def _walk(

@@ -28,7 +28,7 @@ from reverie.face.scheduler import AsyncScheduler
 from reverie.memory.query import Found as Finding
 from reverie.principal import Role, current_principal
 
-__all__ = ["ROUTES", "find"]
+__all__ = ["PREFERENCE_NOTE", "ROUTES", "find"]
 
 PREFERENCE_NOTE = "These are preferences of the user: heed them, unless the user now says otherwise."
 """`pref_note` of a search that has found preferences."""

@@ -15,6 +15,7 @@ from reverie.api import (
     memories,
     memory_lists,
     memory_pages,
+    openmem,
     operation,
     product,
     push,
@@ -34,6 +35,7 @@ ROUTES: tuple[Route, ...] = (
     *product.ROUTES,
     *memories.ROUTES,
     *memory_lists.ROUTES,
+    *memory_pages.ROUTES,
     *feedback.ROUTES,
     *cubes.ROUTES,
     *chat.ROUTES,
@@ -49,4 +51,5 @@ ROUTES: tuple[Route, ...] = (
     *webhooks.ROUTES,
     *operation.ROUTES,
     *admin.ROUTES,
+    *openmem.ROUTES,
 )

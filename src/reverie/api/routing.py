@@ -100,6 +100,8 @@ class Route:
     """Whether `answer` is the type of the whole answer, which has no `code` and `message`."""
     media_type: str = "application/json"
     """The content type of a successful answer."""
+    events: Any = None
+    """The type of one event, for a route that answers with a stream of events if the request asks for it."""
     example: Example = Example()
     other_answers: Mapping[int, Any] = field(default_factory=dict)
     """HTTP status → type of the whole answer, for failures that have another shape than errors have."""

@@ -16,21 +16,37 @@ if TYPE_CHECKING:
 
 __all__ = ["REASONS", "ROUTES"]
 
+PRODUCT = "/product"
+OPENMEM = "/api/openmem/v1"
+NO_BASES = "there are no knowledge bases: add texts with add/message"
+NO_PROFILES = "there are no profiles by template: what is known of a user is in the user's memories"
 REASONS = {
-    "chat/stream/playground": "there is no playground: use /product/chat/stream",
-    "chat/stream/business_user": "there are no business users: use /product/chat/stream",
-    "get_memory_dashboard": "the dashboard of MemOS is not here: use /product/get_memory",
-    "delete_memory_by_record_id": "memories have no records: use /product/delete_memory with memory_ids",
-    "recover_memory_by_record_id": "what was deleted is gone for good, and nothing brings it back",
+    f"{PRODUCT}/chat/stream/playground": "there is no playground: use /product/chat/stream",
+    f"{PRODUCT}/chat/stream/business_user": "there are no business users: use /product/chat/stream",
+    f"{PRODUCT}/get_memory_dashboard": "the dashboard of MemOS is not here: use /product/get_memory",
+    f"{PRODUCT}/delete_memory_by_record_id": (
+        "memories have no records: use /product/delete_memory with memory_ids"
+    ),
+    f"{PRODUCT}/recover_memory_by_record_id": "what was deleted is gone for good, and nothing brings it back",
+    f"{OPENMEM}/create/knowledgebase": NO_BASES,
+    f"{OPENMEM}/delete/knowledgebase": NO_BASES,
+    f"{OPENMEM}/add/knowledgebase-file": NO_BASES,
+    f"{OPENMEM}/get/knowledgebase-file": NO_BASES,
+    f"{OPENMEM}/delete/knowledgebase-file": NO_BASES,
+    f"{OPENMEM}/extract/memory": "nothing is extracted that is not kept: use add/message",
+    f"{OPENMEM}/rerank": "only hits of a search are reranked: use search/memory",
+    f"{OPENMEM}/bind/profile_template": NO_PROFILES,
+    f"{OPENMEM}/edit/profile": NO_PROFILES,
+    f"{OPENMEM}/delete/profile": NO_PROFILES,
 }
-"""Path below `/product` → why it is not served."""
+"""Path → why it is not served."""
 
 
 def _refusing(path: str, reason: str) -> Callable[..., Awaitable[Response]]:
     async def refuse(scheduler: AsyncScheduler) -> Response:  # noqa: ARG001
-        raise NotSupportedError(f"/product/{path}", reason)
+        raise NotSupportedError(path, reason)
 
-    refuse.__name__ = path.replace("/", "_")
+    refuse.__name__ = path.removeprefix(PRODUCT).strip("/").replace("/", "_").replace("-", "_")
     refuse.__doc__ = f"Not served: {reason}."
     return refuse
 
@@ -38,12 +54,13 @@ def _refusing(path: str, reason: str) -> Callable[..., Awaitable[Response]]:
 ROUTES = tuple(
     Route(
         "POST",
-        f"/product/{path}",
+        path,
         _refusing(path, reason),
         role=Role.READ_ONLY,
         reach="own",
         answer=None,
         errors=(NotSupportedError,),
+        bodies=("json", "form", "multipart"),
     )
     for path, reason in REASONS.items()
 )

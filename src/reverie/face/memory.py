@@ -11,7 +11,7 @@ from reverie.backends.views import StatusQuery
 from reverie.base.bridge import Bridge, blocking, submitting
 from reverie.base.clock import to_epoch_ms
 from reverie.capture.intake import add_message
-from reverie.effect import Delete, Revise, check_effect
+from reverie.effect import Delete, Move, Revise, check_effect
 from reverie.errors import (
     AmbiguousIdError,
     InvalidMessageError,
@@ -344,6 +344,14 @@ class AsyncMemory:
         changed = await self._scheduler.runtime.reads.get(user_id, item.id)
         return item if changed is None else changed
 
+    async def move(self, memory_id: str, tier: str, *, user_id: str) -> MemoryItem:
+        """Move a memory to another tier, such as `archive`. It holds when this returns."""
+        item = await self._change(
+            user_id, memory_id, lambda item: Move(memory_id=item.id, version=item.version, tier=tier)
+        )
+        moved = await self._scheduler.runtime.reads.get(user_id, item.id)
+        return item if moved is None else moved
+
     async def delete(self, memory_id: str, *, user_id: str) -> None:
         """Delete a memory: its text leaves the file, and its id is never used again.
 
@@ -463,6 +471,7 @@ class Memory:
     get = blocking(AsyncMemory.get)
     owner_of = blocking(AsyncMemory.owner_of)
     update = blocking(AsyncMemory.update)
+    move = blocking(AsyncMemory.move)
     delete = blocking(AsyncMemory.delete)
     history = blocking(AsyncMemory.history)
     links = blocking(AsyncMemory.links)
