@@ -41,7 +41,6 @@ ROUTES: tuple[Route, ...] = (
     *chat.ROUTES,
     *suggestions.ROUTES,
     *unsupported.ROUTES,
-    *memory_pages.ROUTES,
     *language.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
