@@ -93,6 +93,8 @@ PREFIX = "/product/scheduler"
 TASK = {"task_type": "memory_compression"}
 SWITCHED = {"task_type": "statistics_update"}
 KEY = {"key_id": "0123456789ab"}
+WEBHOOK = {"webhook_id": "wh_0123456789abcdef"}
+UNKNOWN = {"own": (404,), "statuses": (404,)}
 OPENMEM = "/api/openmem/v1"
 MAYBE = (200, 404, 410)
 """About a memory that other requests may have deleted, or that is of others."""
@@ -198,7 +200,6 @@ ROWS: dict[str, tuple[Ask, ...]] = {
         ),
     ),
     "POST /product/suggestions": (Ask(body={"user_id": USER, "mem_cube_id": "ann", "language": "en"}),),
-    **{f"POST /product/{path}": (Ask(own=(501,), statuses=(501,)),) for path in REASONS},
     "GET /product/memories": (
         Ask(query={"user_id": USER, "mem_cube_id": CUBE}),
         Ask(query={"user_id": USER, "mem_cube_id": CUBE, "limit": 1, "newest_first": True}),
@@ -266,8 +267,15 @@ ROWS: dict[str, tuple[Ask, ...]] = {
     "GET /metrics": (Ask(),),
     "POST /admin/keys": (Ask(body={"name": "another", "users": [USER]}),),
     "GET /admin/keys": (Ask(), Ask(query={"limit": 1})),
-    "DELETE /admin/keys/{key_id}": (Ask(path=KEY, own=(404,), statuses=(404,)),),
-    "POST /admin/keys/{key_id}/rotate": (Ask(path=KEY, own=(404,), statuses=(404,)),),
+    "DELETE /admin/keys/{key_id}": (Ask(path=KEY, **UNKNOWN),),
+    "POST /admin/keys/{key_id}/rotate": (Ask(path=KEY, **UNKNOWN),),
+    "POST /admin/webhooks": (
+        Ask(body={"url": "https://example.com/hook", "events": ["memory.added"], "users": [USER]}),
+    ),
+    "GET /admin/webhooks": (Ask(), Ask(query={"limit": 1})),
+    "GET /admin/webhooks/{webhook_id}": (Ask(path=WEBHOOK, **UNKNOWN),),
+    "DELETE /admin/webhooks/{webhook_id}": (Ask(path=WEBHOOK, **UNKNOWN),),
+    "POST /admin/webhooks/{webhook_id}/test": (Ask(path=WEBHOOK, **UNKNOWN),),
     "GET /admin/audit": (Ask(), Ask(query={"user_id": USER})),
     f"POST {OPENMEM}/search/memory": (
         Ask(body={"user_id": USER, "query": "bees", "relativity": 0}),

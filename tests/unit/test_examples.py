@@ -26,8 +26,10 @@ ABOUT_OTHERS = (
     "/product/scheduler/dead_letters/{item_id}",
     "/admin/keys/{key_id}",
     "/admin/keys/{key_id}/rotate",
+    "/admin/webhooks/{webhook_id}",
+    "/admin/webhooks/{webhook_id}/test",
 )
-"""Routes about things that are not there at first; `test_admin_api.py` and `test_control_api.py` ask them."""
+"""Routes about things that are not there at first; the tests of these things ask them."""
 
 
 @pytest.fixture

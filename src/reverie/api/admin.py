@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -13,7 +12,7 @@ from reverie.access.keys import ApiKey, KeyLimits
 from reverie.api.answers import AuditPage, KeyPage, MadeKey
 from reverie.api.envelope import answer
 from reverie.api.memory_models import Moment
-from reverie.api.models import Text
+from reverie.api.models import Cursor, PageLimit, Text
 from reverie.api.routing import Example, Route
 from reverie.backends.records import TooManyRecordsError
 from reverie.backends.views import check_cursor
@@ -22,9 +21,6 @@ from reverie.face.scheduler import AsyncScheduler
 from reverie.principal import Role
 
 __all__ = ["ROUTES"]
-
-Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="entries of one page")]
 
 
 class LimitsModel(BaseModel):
@@ -72,7 +68,7 @@ async def create_key(scheduler: AsyncScheduler, request: KeyRequest) -> JSONResp
     return answer(MadeKey(key=made.key, token=made.token))
 
 
-async def list_keys(scheduler: AsyncScheduler, cursor: Cursor = None, limit: Limit = 100) -> JSONResponse:
+async def list_keys(scheduler: AsyncScheduler, cursor: Cursor = None, limit: PageLimit = 100) -> JSONResponse:
     """List keys by their ids, without their secrets; revoked and expired ones, too."""
     keys = await scheduler.keys.page(after=cursor or "", limit=limit)
     return answer(KeyPage(keys=keys, next=keys[-1].id if len(keys) == limit else None))
@@ -93,7 +89,7 @@ async def rotate_key(
 
 
 async def audit(
-    scheduler: AsyncScheduler, user_id: str | None = None, cursor: Cursor = None, limit: Limit = 100
+    scheduler: AsyncScheduler, user_id: str | None = None, cursor: Cursor = None, limit: PageLimit = 100
 ) -> JSONResponse:
     """Read who changed what, newest first; with `user_id`, only changes of the data of this user."""
     check_cursor("cursor", cursor)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from fastapi import Body, Query
+from fastapi import Body
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from reverie.api.answers import ChangedItems, DeadLetter, DeadLetters, LabelPage, PausedLabel
 from reverie.api.envelope import answer
-from reverie.api.models import Text
+from reverie.api.models import Cursor, PageLimit, Text
 from reverie.api.routing import Example, Route, Touched
-from reverie.backends.views import LONGEST_PAGE
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from reverie.backends.control import ControlResult
 
 __all__ = ["ROUTES"]
-
-Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
-PageLimit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="entries of one page")]
 
 
 class ItemsRequest(BaseModel):

@@ -12,7 +12,7 @@ from reverie.api.answers import FoundMemory, History, LinkedMemory, LinkPage, Li
 from reverie.api.envelope import answer
 from reverie.api.memory_models import Moment
 from reverie.api.memory_shape import memory_of
-from reverie.api.models import Text
+from reverie.api.models import Cursor, PageLimit, Text
 from reverie.api.routing import Example, Route
 from reverie.backends.views import check_cursor
 from reverie.errors import (
@@ -29,8 +29,6 @@ from reverie.principal import Role
 
 __all__ = ["ROUTES"]
 
-Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
-PageLimit = Annotated[int, Query(ge=1, le=1000, description="entries of one page")]
 Kinds = Annotated[list[str], Query(description="only of these kinds; may be repeated")]
 Tiers = Annotated[list[str], Query(description="only in these tiers; may be repeated")]
 Whose = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from fastapi import Query
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -13,7 +14,17 @@ from reverie.errors import NotSupportedError, shown
 from reverie.message import Message, MessageLimits, UniquePolicy, content_text, new_item_id
 from reverie.turn import Turn
 
-__all__ = ["DEFAULT_USER", "AddRequest", "PushRequest", "SubmitRequest", "Text", "TurnModel", "Whose"]
+__all__ = [
+    "DEFAULT_USER",
+    "AddRequest",
+    "Cursor",
+    "PageLimit",
+    "PushRequest",
+    "SubmitRequest",
+    "Text",
+    "TurnModel",
+    "Whose",
+]
 
 
 def _check_text(text: str) -> str:
@@ -27,6 +38,8 @@ def _check_text(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_check_text)]
 """Text that is checked here. The fields of a message are checked later, with the message."""
+Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
+PageLimit = Annotated[int, Query(ge=1, le=1000, description="entries of one page")]
 
 
 class TurnModel(BaseModel):

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from reverie.api.answers import Backlog, ItemState, Progress, StatusPage, Waited
 from reverie.api.envelope import answer
-from reverie.api.models import SubmitRequest
+from reverie.api.models import Cursor, SubmitRequest
 from reverie.api.routing import Example, Route
 from reverie.api.streams import EventStream, unless_gone
 from reverie.backends.lane_keys import lane_key
@@ -50,7 +50,6 @@ Poll = Annotated[
 PageLimit = Annotated[
     int | None, Query(ge=1, le=LONGEST_PAGE, description="items on one page; with a cursor 100 by default")
 ]
-Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
 
 
 async def submit(scheduler: AsyncScheduler, request: SubmitRequest) -> JSONResponse:

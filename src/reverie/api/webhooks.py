@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import TypedDict
 
 import msgspec
-from fastapi import Query
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from reverie.api.envelope import answer
-from reverie.api.models import Text
+from reverie.api.models import Cursor, PageLimit, Text
 from reverie.api.routing import Example, Route
 from reverie.errors import BackendUnavailableError, InvalidSelectionError, UnknownWebhookError
 from reverie.face.scheduler import AsyncScheduler
@@ -49,7 +48,7 @@ class WebhookPage(TypedDict):
 
     webhooks: list[Webhook]
     next: str | None
-    """What `after` must be for the next page; None on the last one."""
+    """The `cursor` of the next page; None on the last one."""
 
 
 class DeletedWebhook(TypedDict):
@@ -84,11 +83,11 @@ async def create_webhook(scheduler: AsyncScheduler, request: WebhookRequest) -> 
 
 async def list_webhooks(
     scheduler: AsyncScheduler,
-    after: Annotated[str, Query(description="the `next` of the page before")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000, description="webhooks of one page")] = 100,
+    cursor: Cursor = None,
+    limit: PageLimit = 100,
 ) -> JSONResponse:
     """The webhooks, by id, without their secrets."""
-    found = await scheduler.webhooks.page(after=after, limit=limit)
+    found = await scheduler.webhooks.page(after=cursor or "", limit=limit)
     page: WebhookPage = {"webhooks": found, "next": found[-1].id if len(found) == limit else None}
     return answer(page)
 
@@ -131,7 +130,15 @@ ROUTES = (
         errors=(InvalidSelectionError, BackendUnavailableError),
         example=Example(body={"url": "https://example.org/reverie", "events": ["memory.added"]}),
     ),
-    Route("GET", "/admin/webhooks", list_webhooks, role=Role.ADMIN, reach="all", answer=WebhookPage),
+    Route(
+        "GET",
+        "/admin/webhooks",
+        list_webhooks,
+        role=Role.ADMIN,
+        reach="all",
+        answer=WebhookPage,
+        example=Example(query={"limit": 10}),
+    ),
     Route(
         "GET",
         "/admin/webhooks/{webhook_id}",
