@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
     from reverie.message import Message
 
-__all__ = ["Turn", "memory_id_of", "read_turns", "write_turns"]
+__all__ = ["DEFAULT_SESSION", "Turn", "memory_id_of", "read_turns", "write_turns"]
+
+
+DEFAULT_SESSION = "default_session"
+"""The session of turns whose client names none. It is no conversation: its turns are no neighbours."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -193,7 +193,7 @@ async def test_an_add_to_several_cubes_is_found_in_each(api: Api) -> None:
 
 async def test_the_shape_of_a_search(api: Api) -> None:
     await api.add("I drink green tea", "Mount Everest is high", item_id="0ff1ce-tea")
-    found = await api.search("tea", top_k=1)
+    found = await api.search("tea")
     assert set(found) == {
         "text_mem",
         "pref_mem",

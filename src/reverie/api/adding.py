@@ -13,7 +13,7 @@ from reverie.capture.intake import add_message
 from reverie.errors import ItemTakenError
 from reverie.memory.interface import KeepsIndex
 from reverie.message import Message, content_text, new_item_id
-from reverie.turn import memory_id_of, read_turns
+from reverie.turn import DEFAULT_SESSION, memory_id_of, read_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from reverie.face.scheduler import AsyncScheduler
     from reverie.turn import Turn
 
-__all__ = ["DEFAULT_SESSION", "Additions", "add_now", "add_soon", "messages_of", "submit_new"]
+__all__ = ["Additions", "add_now", "add_soon", "messages_of", "submit_new"]
 
-DEFAULT_SESSION = "default_session"
-"""The conversation of turns that name none."""
 EXTRACT = "mem_read"
 """The label of the work that extracts facts."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from reverie.api.adding import DEFAULT_SESSION, submit_new
+from reverie.api.adding import submit_new
 from reverie.api.answers import ChatAnswer, ChatFrame
 from reverie.api.asking import MODEL_FAILURES, one_line, prompt_of, reason_of
 from reverie.api.chat_models import ChatRequest
@@ -33,7 +33,7 @@ from reverie.models.interface import ChatMessage, ModelMissingError
 from reverie.models.openai_chat import model_name
 from reverie.models.tokens import tokens_in
 from reverie.principal import Role
-from reverie.turn import Turn
+from reverie.turn import DEFAULT_SESSION, Turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from reverie.api.adding import DEFAULT_SESSION, submit_new
+from reverie.api.adding import submit_new
 from reverie.api.answers import Feedback, FeedbackRecord, UpdatedText
 from reverie.api.envelope import answer
 from reverie.api.models import Text, TurnModel
@@ -28,6 +28,7 @@ from reverie.face.scheduler import AsyncScheduler
 from reverie.memory.feedback import FeedbackInput, correction_id
 from reverie.message import Message, new_item_id
 from reverie.principal import Role
+from reverie.turn import DEFAULT_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

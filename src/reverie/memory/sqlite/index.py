@@ -14,6 +14,7 @@ from reverie.memory.sqlite.rows import decode_json, to_json
 from reverie.memory.words import STOP_WORDS, TOKENIZER, index_words
 from reverie.storage.many_rows import write_rows
 from reverie.storage.queries import load_queries
+from reverie.turn import DEFAULT_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -196,7 +197,7 @@ class Index:
         """The session and place of each item; an item without a place takes the next one of its session."""
         sessions = [
             (one.entry.tenant, one.entry.session_id)
-            if one.place is None and one.entry.session_id is not None
+            if one.place is None and one.entry.session_id not in {None, DEFAULT_SESSION}
             else None
             for one in fresh
         ]
