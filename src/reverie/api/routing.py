@@ -11,6 +11,7 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
+from starlette.requests import ClientDisconnect
 
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
 from reverie.message import depth_exceeds
@@ -183,7 +184,10 @@ class Endpoint(APIRoute):
             await self.app(scope, receive, send)
             return
         request = JsonRequest(scope, receive)
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the client has gone before its body had arrived") from error
         try:
             values = await self._reader.read(request)
         except (ValueError, RecursionError):
