@@ -91,6 +91,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure all figures, ready for JSON."""
     find_wrk()
+    load_average = os.getloadavg()[0]
     sizes = Sizes.scaled(scale, rounds)
     seen = {name: Rounds() for name in ("bare", *("_".join(way) for way in WAYS))}
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +106,14 @@ def measure(
                 else:
                     _load_ours(seen[name], way, bodies, sizes, find_binary(binary))
             order = [*order[1:], order[0]]
-    return _figures(scale, sizes, seen)
+    return _figures(scale, sizes, seen) | _quietness(seen["bare"], load_average)
+
+
+def _quietness(bare: Rounds, load_average: float) -> dict[str, Any]:
+    """How even the rounds of bare were, how busy the machine was before, and whether the run is worth it."""
+    noise = noise_of(bare.rates("add"), bare.rates("search"))
+    is_idle = load_average < (os.cpu_count() or 1)
+    return noise | {"quiet": noise["quiet"] and is_idle, "load_average": round(load_average, 2)}
 
 
 def _figures(scale: float, sizes: Sizes, seen: dict[str, Rounds]) -> dict[str, Any]:
@@ -139,8 +147,6 @@ def _figures(scale: float, sizes: Sizes, seen: dict[str, Rounds]) -> dict[str, A
             name: {load: [round(rate) for rate in rounds.rates(load)] for load in rounds.loads}
             for name, rounds in seen.items()
         },
-        **noise_of(seen["bare"].rates("add"), seen["bare"].rates("search")),
-        "load_average": round(os.getloadavg()[2], 2),
         "targets": judged(aims),
         "cpu_count": os.cpu_count(),
         "python": platform.python_version(),

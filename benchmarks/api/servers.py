@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["bare_server", "server"]
 
 PATIENCE_S = 60.0
+ADDRESS = re.compile(r"http://\S+")
 
 
 @contextmanager
@@ -46,39 +48,31 @@ def server(url: str, folder: Path, *, worker: str) -> Iterator[str]:
         "REVERIE_SERVER__PORT": "0",
         "REVERIE_SERVER__RUN_WORKER": "true" if worker == "inside" else "false",
     }
-    command = [sys.executable, "-m", "reverie"]
-    with _running([*command, "serve"], environment) as process:
-        assert process.stderr is not None
-        words = (word for line in process.stderr for word in line.split())
-        address = next((word for word in words if word.startswith("http://")), None)
-        if address is None:
-            raise SystemExit("the server did not start")
-        _until_ready(address)
+    log = folder / "serve.log"
+    with _running("serve", environment, log):
+        _until(lambda: ADDRESS.search(log.read_text()) is not None, "the server did not start")
+        address = ADDRESS.findall(log.read_text())[0]
+        _until(lambda: _get(address, "/health") is not None, "the server did not answer")
         if worker == "inside":
             yield address
         else:
-            with _running([*command, "worker"], environment):
-                _until_worker_lives(address)
+            with _running("worker", environment, folder / "worker.log"):
+                _until(
+                    lambda: (_get(address, "/health") or {}).get("workers", 0) > 0, "no worker has started"
+                )
                 yield address
 
 
 @contextmanager
-def _running(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+def _running(command: str, environment: dict[str, str], log: Path) -> Iterator[None]:
+    """Run a command of Reverie; it writes its log into a file, because nobody would read a pipe."""
+    arguments = [sys.executable, "-m", "reverie", command]
+    with log.open("w") as lines, subprocess.Popen(arguments, env=environment, stderr=lines) as process:
         try:
-            yield process
+            yield
         finally:
             process.terminate()
-            process.communicate(timeout=PATIENCE_S)
-
-
-def _until_ready(address: str) -> None:
-    """Wait until the server answers that it has all it depends on."""
-    _until(lambda: _get(address, "/health") is not None, "the server did not answer")
-
-
-def _until_worker_lives(address: str) -> None:
-    _until(lambda: (_get(address, "/health") or {}).get("workers", 0) > 0, "the worker did not start")
+            process.wait(PATIENCE_S)
 
 
 def _until(holds: Callable[[], bool], problem: str) -> None:

@@ -278,3 +278,26 @@ async def test_a_refused_body_is_not_read(
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
     await app(scope, receive, send)
     assert sent[0]["status"] == code
+
+
+async def test_a_client_that_goes_before_its_body_has_arrived_is_no_bug(scheduler: AsyncScheduler) -> None:
+    app: FastAPI = create_app(scheduler, run_worker=False)
+    parts = [{"type": "http.request", "body": b'{"user_id', "more_body": True}, {"type": "http.disconnect"}]
+    sent = []
+
+    async def receive():
+        return parts.pop(0)
+
+    async def send(message) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"30"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/product/add",
+        "query_string": b"",
+        "headers": headers,
+    }
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 400

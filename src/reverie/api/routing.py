@@ -11,6 +11,7 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
+from starlette.requests import ClientDisconnect
 
 from reverie.api.repeatable import IDEMPOTENCY_HEADER
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
@@ -200,7 +201,10 @@ class Endpoint(APIRoute):
         once more: it knows what to say of them.
         """
         request = JsonRequest(scope, receive)
-        body = await request.body()
+        try:
+            body = await request.body()
+        except ClientDisconnect as error:
+            raise HTTPException(400, "the client has gone before its body had arrived") from error
         try:
             values = await reader.read(request)
         except (ValueError, RecursionError):
