@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import msgspec
 from fastapi import Query, Request
@@ -25,6 +25,13 @@ __all__ = ["ROUTES"]
 
 STREAM_S = 3600.0
 """How long a stream lasts unless the caller says otherwise: a key that was revoked hears no more by then."""
+
+
+class Listening(TypedDict):
+    """The first event of a stream: whatever happens after it is heard."""
+
+    event: Literal["listening"]
+
 
 Names = Annotated[list[EventName], Query(description="only these events; may be repeated")]
 Labels = Annotated[list[str], Query(description="only of these labels; may be repeated")]
@@ -84,7 +91,7 @@ ROUTES = (
         events,
         role=Role.READ_ONLY,
         reach="own",
-        answer=Event,
+        answer=(Event, Listening),
         errors=(BackendUnavailableError,),
         plain=True,
         media_type="text/event-stream",
