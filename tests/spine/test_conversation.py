@@ -436,6 +436,8 @@ async def test_only_the_last_twenty_queries_are_kept(scheduler, clock) -> None:
         ("mem_update", "no json"),
         ("mem_read", {"memory_ids": 3}),
         ("mem_read", {"text": "  "}),
+        ("pref_add", {"memory_ids": 3}),
+        ("pref_add", {"memory_ids": ["a"] * 1001}),
     ],
 )
 async def test_bad_input_is_buried_at_once_with_the_reason(scheduler, label, content) -> None:

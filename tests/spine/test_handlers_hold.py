@@ -14,7 +14,9 @@ from reverie import AsyncScheduler
 from reverie.backends.moves import Status
 from reverie.backends.sqlite import settle
 from reverie.dispatch.requests import Desk
+from reverie.effect import Revise
 from reverie.errors import BackendUnavailableError
+from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.dying import drain_and_die
@@ -162,7 +164,9 @@ async def test_each_question_to_the_worker_may_fail(
 
 @every_model_case
 @pytest.mark.parametrize(
-    "answer", [Answer(status=500), Answer(text="{", finish="length")], ids=["500", "half"]
+    "answer",
+    [Answer(status=500), Answer(text="{", finish="length"), Answer(text='[{"no": "sense"}]')],
+    ids=["500", "half", "nonsense"],
 )
 async def test_the_model_may_fail(tmp_path: Path, model: ScriptedModel, case: Case, answer: Answer) -> None:
     expected = await undisturbed(tmp_path, case, model)
@@ -174,6 +178,33 @@ async def test_the_model_may_fail(tmp_path: Path, model: ScriptedModel, case: Ca
     assert state_of(product.path) == before
     model.script = []
     assert await product.finish() == expected
+
+
+@every_case
+async def test_somebody_else_changes_the_same_items_meanwhile(
+    tmp_path: Path, model: ScriptedModel, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await undisturbed(tmp_path, case, model)
+    product = Product(tmp_path / "conflict", model)
+    await product.prepare(case)
+    prepare, changed = SqliteMemoryStore.prepare, set()
+
+    async def change_first(self, effects):
+        items = {e.memory_id: e for e in effects if getattr(e, "version", 0)}
+        present = {item.id for item in await self.items(("ann", "ann"), list(items))}
+        if not changed and present:
+            changed.update(present)
+            revised = [Revise(memory_id=i, version=items[i].version, importance=0.7) for i in present]
+            await self.change(("ann", "ann"), revised)
+        return await prepare(self, effects)
+
+    monkeypatch.setattr(SqliteMemoryStore, "prepare", change_first)
+    state = await product.finish()
+    assert [item[0] for item in state.items] == [item[0] for item in expected.items]
+    assert state.links == expected.links
+    for found, wanted in zip(state.items, expected.items, strict=True):
+        assert found[:4] + found[5:] == wanted[:4] + wanted[5:]
+    assert bool(changed) == case.changes_items
 
 
 @every_case

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["CASES", "MORE", "Case", "State", "memory_rows", "state_of"]
 
 STATEMENTS = {
-    "items": "SELECT id, kind, text, tier, version, access_count, sources, extracted_at_epoch IS NOT NULL "
-    "FROM memory_items ORDER BY id",
+    "items": "SELECT id, kind, text, tier, version, access_count, sources, extracted_at_epoch IS NOT NULL, "
+    "superseded_by FROM memory_items ORDER BY id",
     "links": "SELECT source_id, relation, target_id FROM memory_links ORDER BY 1, 2, 3",
     "rows": "SELECT buffer_id, status FROM buffer_zone ORDER BY place",
     "queries": "SELECT id, query, found, answer, used FROM memory_queries ORDER BY id",
@@ -91,6 +91,8 @@ class Case:
     check_without_model: Callable[[State], None]
     before: tuple[Message, ...] = ()
     asks_model: bool = False
+    changes_items: bool = False
+    """Whether the message, or one that follows from it, changes items that are there."""
 
     @property
     def message(self) -> Message:
@@ -110,6 +112,8 @@ def chat(item_id: str, *texts: str) -> Message:
 SAID = chat("said", "I moved to Lisbon", "I like tea", "Hello there")
 MORE = chat("more", "Green tea is the best tea")
 ASKED = new_message("asked", "query", {"query": "tea", "found": ["said.1"]})
+LIKED = new_message("liked", "pref_add", {"memory_ids": ["said.1"]})
+TAKEN_BACK = chat("taken-back", "I don't like tea")
 TURNS = ["Hello there", "I like tea", "I moved to Lisbon"]
 EXTRACTED = {"turn": TURNS, "fact": ["Ann lives in Lisbon"], "preference": ["Ann likes tea"]}
 
@@ -156,6 +160,17 @@ def check_update(state: State) -> None:
     assert state.of("more.0") == ("working", 0)
 
 
+def check_preference(old: str, new: str) -> Callable[[State], None]:
+    def check(state: State) -> None:
+        items = {item[2]: item for item in state.items if item[1] == "preference"}
+        assert items.keys() == {old, new}
+        assert (items[old][8], items[new][8]) == (items[new][0], None)
+        found = {(source, target) for source, relation, target in state.links if relation == "derived_from"}
+        assert found >= {(items[old][0], "said.1"), (items[new][0], "taken-back.0")}
+
+    return check
+
+
 CASES = {
     "add": Case(
         "add",
@@ -173,11 +188,14 @@ CASES = {
         check_turns_alone,
         (SAID,),
         asks_model=True,
+        changes_items=True,
     ),
     "mem_read of a text": Case(
         "mem_read", {"text": "I like tea"}, check_text, check_text_alone, asks_model=True
     ),
-    "query": Case("query", {"query": "tea", "found": ["said.1"]}, check_query, check_query, (SAID,)),
+    "query": Case(
+        "query", {"query": "tea", "found": ["said.1"]}, check_query, check_query, (SAID,), changes_items=True
+    ),
     "answer": Case(
         "answer",
         {"answer": "A cup.", "query_item_id": "asked", "used": ["said.1"]},
@@ -186,6 +204,20 @@ CASES = {
         (SAID, ASKED),
     ),
     "mem_update": Case(
-        "mem_update", {"memory_ids": ["more.0"]}, check_update, check_update, (SAID, ASKED, MORE)
+        "mem_update",
+        {"memory_ids": ["more.0"]},
+        check_update,
+        check_update,
+        (SAID, ASKED, MORE),
+        changes_items=True,
+    ),
+    "pref_add": Case(
+        "pref_add",
+        {"memory_ids": ["taken-back.0"]},
+        check_preference("Ann likes tea", "Ann does not like tea"),
+        check_preference("I like tea", "I don't like tea"),
+        (SAID, LIKED, TAKEN_BACK),
+        asks_model=True,
+        changes_items=True,
     ),
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.handlers.add import add
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
+from reverie.handlers.pref_add import pref_add
 from reverie.handlers.query import answer, query
 from reverie.message import LABEL_LEVELS
 from reverie.principal import Role
@@ -122,6 +123,25 @@ CATALOGUE: tuple[Builtin, ...] = (
             "the named memories are indexed, if they were not",
             without_model="the same",
             idempotency="moves carry the version that was read; a second run finds nothing to move",
+        ),
+    ),
+    Builtin(
+        label="pref_add",
+        function=pref_add,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="a list of turns as for `add`, or `turns`, or `memory_ids`; any other text is one turn of "
+            "the user",
+            example='[{"role": "user", "name": "Ann", "content": "I prefer trains to planes"}]',
+            effect="explicit and implicit preferences are remembered (`info.preference_type`, "
+            "`info.confidence`), each linked to the turns that show it, which are kept; further turns make a "
+            "known one surer; a later one that contradicts it supersedes it",
+            without_model="only what a user says in plain words (I prefer, I like, I don't like, please "
+            "always …, and in Chinese), word for word; it supersedes what is equal but for its negation",
+            idempotency="the id of a preference derives from its normalised text; the same turn changes "
+            "nothing twice; answers of the model are kept as memos",
         ),
     ),
 )
