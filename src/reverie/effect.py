@@ -22,6 +22,7 @@ __all__ = [
     "Delete",
     "Effect",
     "Extracted",
+    "KeepSearch",
     "Link",
     "Move",
     "NoteAnswer",
@@ -213,6 +214,20 @@ class NoteAnswer(_Effect, frozen=True, kw_only=True, tag="note_answer"):
     """The memories that the answer has used."""
 
 
+class KeepSearch(_Effect, frozen=True, kw_only=True, tag="keep_search"):
+    """Keep what an enhanced search has found for the next search with the same query.
+
+    Nothing is kept if a memory of the tenant was changed since the search began.
+    """
+
+    query: str
+    """The key of the query, by `query_key`."""
+    changes: int
+    """The number of changes of the tenant when the search began."""
+    hits: tuple[tuple[str, float], ...]
+    """The ids and scores of the memories, best first."""
+
+
 Effect = (
     Remember
     | Revise
@@ -226,6 +241,7 @@ Effect = (
     | Extracted
     | NoteQuery
     | NoteAnswer
+    | KeepSearch
 )
 """Every kind of effect. A new kind is added here and to each store's table of writers."""
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(Effect)

@@ -14,6 +14,7 @@ from reverie.handlers.mem_read import ReadInput
 from reverie.handlers.mem_update import UpdateInput
 from reverie.handlers.pref_add import PreferenceInput
 from reverie.handlers.query import AnswerInput, QueryInput
+from reverie.memory.kept_searches import MixInput
 from reverie.message import LABEL_LEVELS
 from reverie.turn import Turn
 
@@ -25,6 +26,7 @@ INPUTS = {
     "answer": AnswerInput,
     "mem_update": UpdateInput,
     "pref_add": PreferenceInput,
+    "api_mix_search": MixInput,
 }
 BARE_TURNS = {"add", "pref_add"}
 """Labels whose example is a list of turns."""

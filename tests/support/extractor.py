@@ -70,4 +70,9 @@ def extract(request: Request) -> Answer:
     """Answer a request with facts, or with what else its prompt asks for."""
     if "\nKnown preferences:\n" in request.prompt:
         return Answer(text=json.dumps({"preferences": preferences_of(request.prompt)}))
+    if "further queries" in request.prompt:
+        return Answer(text=json.dumps({"queries": ["Lisbon"]}))
+    if "\nMemories:\n" in request.prompt:  # the last is the best
+        shown = request.prompt.partition("\nMemories:\n")[2].strip().count("\n") + 1
+        return Answer(text=json.dumps({"order": list(range(shown, 0, -1))}))
     return Answer(text=json.dumps({"facts": facts_of(request.prompt)}))

@@ -23,6 +23,7 @@ STATEMENTS = {
     "links": "SELECT source_id, relation, target_id FROM memory_links ORDER BY 1, 2, 3",
     "rows": "SELECT buffer_id, status FROM buffer_zone ORDER BY place",
     "queries": "SELECT id, query, found, answer, used FROM memory_queries ORDER BY id",
+    "searches": "SELECT hits FROM memory_searches ORDER BY 1",
 }
 """All that handlers write to memory, without times and random tokens."""
 TABLES = """
@@ -40,6 +41,13 @@ class State:
     links: list[tuple]
     rows: list[tuple]
     queries: list[tuple]
+    searches: list[tuple]
+
+    @property
+    def kept(self) -> list[str]:
+        """The memories that the only kept search has found, best first."""
+        ((hits,),) = self.searches
+        return [memory_id for memory_id, _ in json.loads(hits)]
 
     @property
     def texts(self) -> dict[str, list[str]]:
@@ -171,6 +179,13 @@ def check_preference(old: str, new: str) -> Callable[[State], None]:
     return check
 
 
+def check_mixed(*memory_ids: str) -> Callable[[State], None]:
+    def check(state: State) -> None:
+        assert state.kept == list(memory_ids)
+
+    return check
+
+
 CASES = {
     "add": Case(
         "add",
@@ -219,5 +234,13 @@ CASES = {
         (SAID, LIKED, TAKEN_BACK),
         asks_model=True,
         changes_items=True,
+    ),
+    "api_mix_search": Case(
+        "api_mix_search",
+        {"query": "tea"},
+        check_mixed("said.0", "said.1"),
+        check_mixed("said.1"),
+        (SAID,),
+        asks_model=True,
     ),
 }

@@ -24,6 +24,7 @@ from reverie.dispatch.requests import (
     IndexItems,
     ListTenants,
     LoadMemos,
+    ReadChanges,
     ReadExtraction,
     ReadItems,
     ReadOptions,
@@ -210,12 +211,25 @@ class MemoryReader:
         self._cube = mem_cube_id
 
     def search(
-        self, text: str, *, limit: int = 10, kinds: Sequence[str] = (), without_kinds: Sequence[str] = ()
+        self,
+        text: str,
+        *,
+        limit: int = 10,
+        kinds: Sequence[str] = (),
+        without_kinds: Sequence[str] = (),
+        hops: int = 0,
     ) -> Any:
-        """The memories that fit best, best first: a `Found`, which can be used like a list of hits."""
-        filters = Filters(kinds=tuple(kinds), without_kinds=tuple(without_kinds))
+        """The memories that fit best, best first: a `Found`, which can be used like a list of hits.
+
+        With `hops`, the memories that are up to this many links away come with each hit.
+        """
         query = SearchQuery(
-            text=text, user_id=self._user_id, mem_cube_ids=(self._cube,), limit=limit, filters=filters
+            text=text,
+            user_id=self._user_id,
+            mem_cube_ids=(self._cube,),
+            limit=limit,
+            filters=Filters(kinds=tuple(kinds), without_kinds=tuple(without_kinds)),
+            hops=hops,
         )
         return self._ask(Search(query))
 
@@ -230,6 +244,10 @@ class MemoryReader:
     def extraction(self) -> Any:
         """What to extract for this cube: an `Extraction`."""
         return self._context.ask(ReadExtraction(self._user_id, self._cube))
+
+    def changes(self) -> Any:
+        """How often the memories of the tenant were changed; while this is the same, nothing has changed."""
+        return self._ask(ReadChanges(self._user_id, self._cube))
 
     def queries(self) -> Any:
         """The last queries of the tenant, the newest first: a list of `NotedQuery`."""

@@ -17,6 +17,7 @@ from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_
 from reverie.memory.extraction import Extraction, KeepsCubes, merged
 from reverie.memory.interface import KeepsIndex, PageQuery
 from reverie.memory.item import MemoryItem
+from reverie.memory.kept_searches import KeepsSearches
 from reverie.memory.queries import KeepsQueries, KeepsUnread, NotedQuery
 from reverie.memory.query import Found, SearchQuery
 from reverie.message import SYSTEM_USER, Key
@@ -44,6 +45,7 @@ __all__ = [
     "IndexItems",
     "ListTenants",
     "LoadMemos",
+    "ReadChanges",
     "ReadExtraction",
     "ReadItems",
     "ReadOptions",
@@ -121,6 +123,14 @@ class ReadExtraction(msgspec.Struct, frozen=True, tag=True):
     """Read what to extract for the cube of one tenant."""
 
     answer: ClassVar[Any] = Extraction
+    user_id: str
+    mem_cube_id: str
+
+
+class ReadChanges(msgspec.Struct, frozen=True, tag=True):
+    """Ask how often the memories of one tenant were changed."""
+
+    answer: ClassVar[Any] = int
     user_id: str
     mem_cube_id: str
 
@@ -225,6 +235,7 @@ Request = (
     | ReadTier
     | ReadOptions
     | ReadExtraction
+    | ReadChanges
     | ReadQueries
     | ReadUnread
     | IndexItems
@@ -270,6 +281,7 @@ class Desk:
             ReadTier: self._read_tier,
             ReadOptions: self._read_options,
             ReadExtraction: self._read_extraction,
+            ReadChanges: self._read_changes,
             ReadQueries: self._read_queries,
             ReadUnread: self._read_unread,
             IndexItems: self._index_items,
@@ -319,6 +331,12 @@ class Desk:
             return by_settings
         tenant = (request.user_id, request.mem_cube_id)
         return merged(by_settings, await self._store.extraction(tenant))
+
+    async def _read_changes(self, request: ReadChanges, claims: Collection[Claim]) -> int:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        if not isinstance(self._store, KeepsSearches):
+            return 0
+        return await self._store.changes((request.user_id, request.mem_cube_id))
 
     async def _read_queries(self, request: ReadQueries, claims: Collection[Claim]) -> list[NotedQuery]:
         _check_tenant(claims, request.user_id, request.mem_cube_id)

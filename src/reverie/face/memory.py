@@ -21,6 +21,7 @@ from reverie.errors import (
 )
 from reverie.memory.interface import KeepsIndex, PageQuery
 from reverie.memory.item import MemoryItem
+from reverie.memory.kept_searches import search
 from reverie.memory.query import Filters, SearchQuery
 from reverie.memory.transfer import LATEST
 from reverie.message import Message, check_ids, check_info, check_text, new_item_id
@@ -164,7 +165,7 @@ class AsyncMemory:
         _check_query(asked)
         if not runtime.opened:
             await runtime.open()
-        found = await runtime.store.search(asked)
+        found = await search(runtime.store, asked)
         if note and runtime.started:
             runtime.query_notes.note(_notes_of(query, user_id, session_id, found))
         return found

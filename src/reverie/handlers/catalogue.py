@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
+from reverie.handlers.api_mix_search import api_mix_search
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
 from reverie.handlers.pref_add import pref_add
@@ -142,6 +143,22 @@ CATALOGUE: tuple[Builtin, ...] = (
             "always …, and in Chinese), word for word; it supersedes what is equal but for its negation",
             idempotency="the id of a preference derives from its normalised text; the same turn changes "
             "nothing twice; answers of the model are kept as memos",
+        ),
+    ),
+    Builtin(
+        label="api_mix_search",
+        function=api_mix_search,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="`query`; any other text is the query",
+            example='{"query": "Where does Ann live?"}',
+            effect="the search is done with further queries, over links and in the order of the model; the "
+            "next search of the tenant with the same query answers with the result, until a memory of the "
+            "tenant changes",
+            without_model="only links are followed",
+            idempotency="the result replaces the one that is kept for the query",
         ),
     ),
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reverie.memory.query import Found, Hit, SearchQuery
     from reverie.models.interface import Models
 
-__all__ = ["finish_search", "understand"]
+__all__ = ["cut_to_size", "finish_search", "understand"]
 
 log = get_logger(__name__)
 
@@ -62,12 +62,14 @@ async def finish_search(query: SearchQuery, found: Found, models: Models) -> Fou
         except Exception as error:  # noqa: BLE001  a reranker that fails must not cost the answer
             log.warning("reranker.failed", error=repr(error))
             degraded = (*degraded, f"the reranker has failed: {error}")
-    hits = hits[: query.limit]
-    kept, dropped = _above(query.threshold, hits)
+    return cut_to_size(query, msgspec.structs.replace(found, hits=hits, degraded=degraded))
+
+
+def cut_to_size(query: SearchQuery, found: Found) -> Found:
+    """The part of an answer that the limit, the threshold and the tokens of its query allow."""
+    kept, dropped = _above(query.threshold, found.hits[: query.limit])
     preferences, dropped_too = _above(query.threshold, found.preferences)
-    whole = msgspec.structs.replace(
-        found, hits=kept, preferences=preferences, degraded=degraded, dropped=dropped + dropped_too
-    )
+    whole = msgspec.structs.replace(found, hits=kept, preferences=preferences, dropped=dropped + dropped_too)
     return whole if query.max_tokens is None else _fitting(query.max_tokens, whole)
 
 

@@ -15,6 +15,7 @@ from reverie.effect import (
     BufferDone,
     Delete,
     Extracted,
+    KeepSearch,
     Link,
     Move,
     NoteAnswer,
@@ -32,6 +33,7 @@ from reverie.memory.sqlite.conversation import extracted, note_answer, note_quer
 from reverie.memory.sqlite.index import Entry, tenant_of
 from reverie.memory.sqlite.new_items import ARCHIVE, IMPORTANCE_MS, EffectGroup, NewItem
 from reverie.memory.sqlite.rows import to_json
+from reverie.memory.sqlite.searches import keep_search
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -376,6 +378,7 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
     Extracted: extracted,
     NoteQuery: note_query,
     NoteAnswer: note_answer,
+    KeepSearch: keep_search,
 }
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})

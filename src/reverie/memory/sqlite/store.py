@@ -19,7 +19,7 @@ from reverie.memory.item import LinkedItem, Revision
 from reverie.memory.prepare import Indexable, Prepared, TextEmbedder
 from reverie.memory.search import Search
 from reverie.memory.settings import MemorySettings
-from reverie.memory.sqlite import conversation, indexing
+from reverie.memory.sqlite import conversation, indexing, searches
 from reverie.memory.sqlite.buffers import Buffers
 from reverie.memory.sqlite.effects import EffectWriter
 from reverie.memory.sqlite.inbox import Inbox
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from reverie.memory.extraction import Extraction
     from reverie.memory.interface import Application, ForgetTurn, InboxEntry, PageQuery, Tenant
     from reverie.memory.item import MemoryItem
+    from reverie.memory.kept_searches import KeptHits
     from reverie.memory.queries import NotedQuery
     from reverie.memory.query import Found, SearchQuery
     from reverie.memory.search import Understood
@@ -310,6 +311,18 @@ class SqliteMemoryStore:
     async def queries(self, tenant: Tenant) -> list[NotedQuery]:
         """See `KeepsQueries.queries`."""
         return await self._database.read(lambda connection: conversation.read_queries(connection, tenant))
+
+    async def changes(self, tenant: Tenant) -> int:
+        """See `KeepsSearches.changes`."""
+        return await self._database.read(lambda connection: searches.read_changes(connection, tenant))
+
+    async def kept_searches(
+        self, user_id: str, mem_cube_ids: Sequence[str], query: str
+    ) -> dict[str, KeptHits]:
+        """See `KeepsSearches.kept_searches`."""
+        return await self._database.read(
+            lambda connection: searches.read_kept(connection, user_id, mem_cube_ids, query), searching=True
+        )
 
     async def extraction(self, tenant: Tenant) -> Extraction:
         """See `KeepsCubes.extraction`."""
