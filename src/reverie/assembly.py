@@ -25,6 +25,7 @@ from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
 from reverie.errors import InvalidSettingError, UnknownSchemeError
 from reverie.handlers.catalogue import CATALOGUE
+from reverie.memory.housekeeping import retention_rules
 from reverie.memory.interface import SharesDatabase
 from reverie.memory.sqlite.mend import MEMORY_ROOM
 from reverie.memory.sqlite.store import SqliteMemoryStore
@@ -295,6 +296,7 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
         window_tokens=settings.llm.window_tokens,
         max_output_tokens=settings.llm.max_output_tokens,
         working_limit=settings.memory.working_limit,
+        retention=retention_rules(settings.memory.retention_s),
     )
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "Effect",
     "Extracted",
     "KeepSearch",
+    "KeepStatistics",
     "Link",
     "Move",
     "NoteAnswer",
@@ -228,6 +229,17 @@ class KeepSearch(_Effect, frozen=True, kw_only=True, tag="keep_search"):
     """The ids and scores of the memories, best first."""
 
 
+class KeepStatistics(_Effect, frozen=True, kw_only=True, tag="keep_statistics"):
+    """Keep how many items the tenant has on a day."""
+
+    day: str
+    """The day in UTC, such as 2026-05-07."""
+    changes: int
+    """The number of changes of the tenant when the count began."""
+    counts: tuple[tuple[str, str, int], ...]
+    """Kind, tier, number of living items."""
+
+
 Effect = (
     Remember
     | Revise
@@ -242,6 +254,7 @@ Effect = (
     | NoteQuery
     | NoteAnswer
     | KeepSearch
+    | KeepStatistics
 )
 """Every kind of effect. A new kind is added here and to each store's table of writers."""
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(Effect)

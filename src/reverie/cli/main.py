@@ -30,6 +30,7 @@ from reverie.cli.commands import (
     waiting,
 )
 from reverie.cli.commands.config import config
+from reverie.cli.commands.statistics import statistics
 from reverie.cli.commands.usage import usage
 from reverie.cli.commands.worker import worker_cli
 from reverie.cli.doctor.command import doctor
@@ -58,6 +59,7 @@ cli.add_typer(redis.commands, name="redis")
 cli.add_typer(storage.commands, name="storage")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
+cli.command()(statistics)
 cli.command()(usage)
 
 

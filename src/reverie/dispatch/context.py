@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from reverie.backends.moves import OF_MEMORY
+from reverie.dispatch.housekeeping import CountItems, ListCubes, ListSomeTenants, ReadExpired, RefreshIndex
 from reverie.dispatch.requests import (
     BufferStates,
     ClaimBuffer,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from reverie.base.clock import Clock
     from reverie.dispatch.requests import Desk, Request
     from reverie.memory.buffers import BufferClaim, BufferKey
+    from reverie.memory.housekeeping import Which
     from reverie.message import Key, Message
 
 __all__ = ["BufferPort", "Context", "LocalLine", "MemoryReader", "ModelPort"]
@@ -261,9 +263,32 @@ class MemoryReader:
         """Bring the index of these memories up to date; the answer is how many needed it."""
         return self._context.ask(IndexItems(self._user_id, self._cube, tuple(memory_ids)))
 
-    def tenants(self, after: tuple[str, str] | None = None, limit: int = 100) -> Any:
-        """Tenants that have memories, in order, starting after `after`. Only for messages of `_system`."""
+    def tenants(
+        self, after: tuple[str, str] | None = None, limit: int = 100, which: Which | None = None
+    ) -> Any:
+        """Tenants that have memories, in order, starting after `after`. Only for messages of `_system`.
+
+        With `which`, only those for which there is something to do.
+        """
+        if which is not None:
+            return self._ask(ListSomeTenants(which, after, limit))
         return self._ask(ListTenants(after, limit))
+
+    def cubes(self) -> Any:
+        """The cubes of the user that have memories, in order."""
+        return self._ask(ListCubes(self._user_id, self._cube))
+
+    def expired(self, rules: dict[str, int], limit: int) -> Any:
+        """The ids and versions of items whose time is over, by these rules or by their `expires_at`."""
+        return self._ask(ReadExpired(self._user_id, self._cube, rules, limit))
+
+    def counts(self) -> Any:
+        """How many living items there are: a list of kind, tier and number."""
+        return self._ask(CountItems(self._user_id, self._cube))
+
+    def refresh_index(self) -> Any:
+        """Ask the indexer for a pass."""
+        return self._context.ask(RefreshIndex(self._user_id, self._cube))
 
     def _ask(self, request: Request) -> Any:
         self._context.note_read()

@@ -24,3 +24,5 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_tokens: int = 8192
     max_output_tokens: int = 2048
     working_limit: int = 20
+    retention: dict[str, int] = {}
+    """For how many milliseconds items are kept, by `kind/tier`; `retention_rules` has the form."""

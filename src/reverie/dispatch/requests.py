@@ -6,11 +6,12 @@ over its connection, and gets the answer there. `Desk` answers all requests.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from urllib.parse import quote
 
 import msgspec
 
+from reverie.dispatch.housekeeping import HouseRequest, ListSomeTenants, answer_house
 from reverie.dispatch.options import HandlerOptions
 from reverie.errors import ReverieError
 from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_of
@@ -247,6 +248,7 @@ Request = (
     | CountTokens
     | Complete
     | HasLanguageModel
+    | HouseRequest
 )
 """All requests. A new request is added here, and in the table of `Desk`."""
 
@@ -293,6 +295,7 @@ class Desk:
             CountTokens: self._count_tokens,
             Complete: self._complete,
             HasLanguageModel: self._has_language_model,
+            **dict.fromkeys(get_args(HouseRequest), self._keep_house),
         }
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
@@ -357,9 +360,15 @@ class Desk:
         return await self._store.index_items((request.user_id, request.mem_cube_id), request.memory_ids)
 
     async def _list_tenants(self, request: ListTenants, claims: Collection[Claim]) -> list[Tenant]:
-        if not claims or any(claim.message.user_id != SYSTEM_USER for claim in claims):
-            raise ReverieError(f"only messages of {SYSTEM_USER} may list tenants")
+        _check_system(claims)
         return await self._store.tenants(request.after, request.limit)
+
+    async def _keep_house(self, request: HouseRequest, claims: Collection[Claim]) -> Any:
+        if isinstance(request, ListSomeTenants):
+            _check_system(claims)
+        else:
+            _check_tenant(claims, request.user_id, request.mem_cube_id)
+        return await answer_house(self._store, request, self._clock.now())
 
     async def _buffer_states(self, request: BufferStates, claims: Collection[Claim]) -> list[BufferState]:
         for key in request.keys:
@@ -417,6 +426,12 @@ def _own(claims: Collection[Claim], key: Key) -> Claim:
         if claim.key == key:
             return claim
     raise ReverieError(f"the message {key.item_id!r} of {key.user_id!r} is not one of this run's own")
+
+
+def _check_system(claims: Collection[Claim]) -> None:
+    """Refuse to list tenants for a run that is not the system's own."""
+    if not claims or any(claim.message.user_id != SYSTEM_USER for claim in claims):
+        raise ReverieError(f"only messages of {SYSTEM_USER} may list tenants")
 
 
 def _check_tenant(claims: Collection[Claim], user_id: str, cube: str) -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
 from reverie.handlers.api_mix_search import api_mix_search
+from reverie.handlers.housekeeping import data_cleanup, embedding_refresh, statistics_update
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
 from reverie.handlers.pref_add import pref_add
 from reverie.handlers.query import answer, query
-from reverie.message import LABEL_LEVELS
+from reverie.message import level_of
 from reverie.principal import Role
 
 if TYPE_CHECKING:
@@ -161,6 +162,49 @@ CATALOGUE: tuple[Builtin, ...] = (
             idempotency="the result replaces the one that is kept for the query",
         ),
     ),
+    Builtin(
+        label="data_cleanup",
+        function=data_cleanup,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="",
+            effect="items past their `expires_at`, and those older than `memory.retention_s` allows, are "
+            "deleted as by `memory.delete`; by default nothing else is. For the system: a message for each "
+            "tenant that has some",
+            without_model="the same",
+            idempotency="deletions carry the version that was read; a second run finds nothing to delete",
+        ),
+    ),
+    Builtin(
+        label="embedding_refresh",
+        function=embedding_refresh,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="",
+            effect="the indexer looks for items without a vector of the present model, also for those that "
+            "the embedder has not given before",
+            without_model="the same",
+            idempotency="the indexer makes no vector twice",
+        ),
+    ),
+    Builtin(
+        label="statistics_update",
+        function=statistics_update,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="",
+            effect="the items of the tenant are counted by kind and tier, for `observe.statistics()`. For "
+            "the system: a message for each tenant that has changed",
+            without_model="the same",
+            idempotency="a count replaces the one of the same day",
+        ),
+    ),
 )
 """All built-in handlers, in the order of a conversation."""
 
@@ -179,7 +223,7 @@ def handlers_page() -> str:
         "|---|---|---|---|---|---|",
     ]
     for entry in CATALOGUE:
-        level = entry.level or int(LABEL_LEVELS[entry.label])
+        level = entry.level or int(level_of(entry.label))
         told = entry.described
         cells = (f"`{entry.label}`", level, told.input, told.effect, told.without_model, told.idempotency)
         lines.append(f"| {' | '.join(map(str, cells))} |")

@@ -6,7 +6,18 @@ import msgspec
 import pytest
 
 from reverie import Delete, Link, Message, Remember, Revise, Supersede, Touch
-from reverie.effect import Buffer, BufferDone, Effect, Extracted, Move, NoteAnswer, NoteQuery, Source
+from reverie.effect import (
+    Buffer,
+    BufferDone,
+    Effect,
+    Extracted,
+    KeepSearch,
+    KeepStatistics,
+    Move,
+    NoteAnswer,
+    NoteQuery,
+    Source,
+)
 from reverie.errors import VersionConflictError
 from reverie.memory.interface import Application
 from reverie.memory.sqlite.effects import WRITERS
@@ -28,6 +39,8 @@ def test_every_kind_has_a_writer_and_comes_back_from_json() -> None:
         Extracted(memory_ids=("a",)),
         NoteQuery(query_id="q", query="where?", found=("a",)),
         NoteAnswer(answer="there", query_id="q", used=("a",)),
+        KeepSearch(query="k", changes=3, hits=(("a", 0.5),)),
+        KeepStatistics(day="2026-05-07", changes=3, counts=(("fact", "working", 2),)),
     ]
     assert [type(effect) for effect in effects] == list(WRITERS)
     for effect in effects:

@@ -16,6 +16,7 @@ from reverie.effect import (
     Delete,
     Extracted,
     KeepSearch,
+    KeepStatistics,
     Link,
     Move,
     NoteAnswer,
@@ -30,6 +31,7 @@ from reverie.errors import VersionConflictError
 from reverie.memory.prepare import Indexable, speaker_of
 from reverie.memory.sqlite import buffers
 from reverie.memory.sqlite.conversation import extracted, note_answer, note_query
+from reverie.memory.sqlite.housekeeping import keep_statistics
 from reverie.memory.sqlite.index import Entry, tenant_of
 from reverie.memory.sqlite.new_items import ARCHIVE, IMPORTANCE_MS, EffectGroup, NewItem
 from reverie.memory.sqlite.rows import to_json
@@ -109,7 +111,7 @@ class EffectStep:
         self._changed: dict[str, int] = {}
         """Item that this message has already changed → its version before: both versions are no conflict."""
         self.unwritten: set[str] = set()
-        """Items of this message that were not written, because they were deleted before."""
+        """Items that were deleted before, or by this message: its later effects pass them over."""
 
     @property
     def always(self) -> dict[str, Any]:
@@ -202,6 +204,7 @@ class EffectStep:
         were merged come back. So is an item that was derived from nothing else.
         """
         item = self.known(seq)
+        self.unwritten.add(memory_id)  # later effects of this message find it gone, and that is no conflict
         derived = [
             (other, name)
             for other, name, others in self.rows("derived_items", id=memory_id)
@@ -379,6 +382,7 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
     NoteQuery: note_query,
     NoteAnswer: note_answer,
     KeepSearch: keep_search,
+    KeepStatistics: keep_statistics,
 }
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})

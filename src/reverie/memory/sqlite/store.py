@@ -22,6 +22,7 @@ from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite import conversation, indexing, searches
 from reverie.memory.sqlite.buffers import Buffers
 from reverie.memory.sqlite.effects import EffectWriter
+from reverie.memory.sqlite.housekeeping import Housekeeping
 from reverie.memory.sqlite.inbox import Inbox
 from reverie.memory.sqlite.index import Makers
 from reverie.memory.sqlite.ledger import SqliteLedger
@@ -85,6 +86,11 @@ class SqliteMemoryStore:
         ledger = SqliteLedger(database)
         self.write_spent, self.spent_on, self.usage = ledger.write_spent, ledger.spent_on, ledger.usage
         """See `reverie.models.usage.Ledger`."""
+        house = Housekeeping(database)
+        self.expired, self.some_tenants, self.cubes = house.expired, house.some_tenants, house.cubes
+        self.counts, self.counted = house.counts, house.counted
+        self.counted_together = house.counted_together
+        """See `reverie.memory.housekeeping.KeepsHouse`."""
         self._makers = Makers(0, None)
         self._has_old_index = False
         self.forget_turn: ForgetTurn | None = None

@@ -34,3 +34,28 @@ CREATE TABLE memory_searches (
   made_at_epoch INTEGER NOT NULL,
   PRIMARY KEY (user_id, project_id, query)
 ) WITHOUT ROWID;
+
+-- Items that end at a moment of their own.
+CREATE INDEX idx_memory_items_expiry ON memory_items (expires_at_epoch) WHERE expires_at_epoch IS NOT NULL;
+
+-- The number of changes when the items of a tenant were last counted for `memory_statistics`.
+ALTER TABLE memory_tenants ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
+
+-- How many living items a tenant had on a day (UTC), if they were counted then. `counts` is a list of kind, tier, items.
+CREATE TABLE memory_statistics (
+  user_id TEXT NOT NULL,
+  project_id TEXT NOT NULL,
+  day TEXT NOT NULL,
+  items INTEGER NOT NULL,
+  counts TEXT NOT NULL,
+  PRIMARY KEY (user_id, project_id, day)
+) WITHOUT ROWID;
+
+-- The same of all tenants together: the sum at the end of a day, if it has changed on that day.
+CREATE TABLE memory_totals (
+  kind TEXT NOT NULL,
+  tier TEXT NOT NULL,
+  day TEXT NOT NULL,
+  items INTEGER NOT NULL,
+  PRIMARY KEY (kind, tier, day)
+) WITHOUT ROWID;
