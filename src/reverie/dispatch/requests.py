@@ -6,12 +6,13 @@ over its connection, and gets the answer there. `Desk` answers all requests.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from urllib.parse import quote
 
 import msgspec
 
 from reverie.dispatch.options import HandlerOptions
+from reverie.dispatch.upkeep import UpkeepRequest, answer_upkeep
 from reverie.errors import ReverieError
 from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_of
 from reverie.memory.extraction import Extraction, KeepsCubes, merged
@@ -236,6 +237,7 @@ Request = (
     | CountTokens
     | Complete
     | HasLanguageModel
+    | UpkeepRequest
 )
 """All requests. A new request is added here, and in the table of `Desk`."""
 
@@ -281,6 +283,7 @@ class Desk:
             CountTokens: self._count_tokens,
             Complete: self._complete,
             HasLanguageModel: self._has_language_model,
+            **dict.fromkeys(get_args(UpkeepRequest), self._upkeep),
         }
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
@@ -388,6 +391,10 @@ class Desk:
             run=claim.claim_id,
             within_s=request.within_s,
         )
+
+    async def _upkeep(self, request: UpkeepRequest, claims: Collection[Claim]) -> Any:
+        _check_tenant(claims, *request.tenant)
+        return await answer_upkeep(self._store, request)
 
     async def _has_language_model(self, _: HasLanguageModel, __: Collection[Claim]) -> bool:
         return self._gateway.has_model

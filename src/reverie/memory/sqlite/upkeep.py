@@ -10,6 +10,7 @@ from reverie.memory.sqlite.new_items import IMPORTANCE_MS
 from reverie.memory.sqlite.rows import item_of, load_statements, to_json
 from reverie.memory.upkeep import ChangedItem, Pass, Similar
 from reverie.memory.vectors import bits_of, cosine_rows
+from reverie.memory.words import index_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +35,11 @@ COUNTED_AT_ONCE = 10_000
 
 
 class _Card(NamedTuple):
+    """What is compared of an item: its own words, without its speaker and its day, and its vector."""
+
     seq: int
     id: str
-    words: str
+    words: frozenset[str]
     vector: bytes | None
 
 
@@ -135,6 +138,7 @@ class _SimilarFinder:
         self._connection = connection
         self._bindings = {"user_id": tenant[0], "project_id": tenant[1], "embedder": embedder}
         self._shelf: int | None = connection.execute(SQL["shelf"], self._bindings).get
+        self._words: dict[int, frozenset[str]] = {}
         self._blocks: list[Any] = []
         if embedder is not None and self._shelf is not None:
             self._blocks = connection.execute(SQL["blocks"], (self._shelf, embedder)).fetchall()
@@ -154,10 +158,8 @@ class _SimilarFinder:
         if compared and card.vector is not None:
             values = cosine_rows(card.vector, [other.vector or b"" for other in compared])
             cosines = {other.seq: value for other, value in zip(compared, values, strict=True)}
-        own = set(card.words.split())
         for other in others:
-            words = set(other.words.split())
-            overlap = len(own & words) / max(1, min(len(own), len(words)))
+            overlap = len(card.words & other.words) / max(1, min(len(card.words), len(other.words)))
             yield Similar(id=card.id, other=other.id, cosine=cosines.get(other.seq), overlap=overlap)
 
     def _by_vector(self, card: _Card) -> list[int]:
@@ -172,7 +174,7 @@ class _SimilarFinder:
         """The items that have most of the rarest words of an item."""
         bindings = {
             "shelf": self._shelf,
-            "words": to_json(card.words.split()),
+            "words": to_json(sorted(card.words)),
             "most": COUNT_TO,
             "limit": RAREST,
         }
@@ -187,4 +189,11 @@ class _SimilarFinder:
         rows: list[tuple[Any, ...]] = self._connection.execute(
             SQL[statement], self._bindings | bindings
         ).fetchall()
-        return [_Card(*row) for row in rows]
+        return [
+            _Card(seq, memory_id, self._words_of(seq, text), vector) for seq, memory_id, text, vector in rows
+        ]
+
+    def _words_of(self, seq: int, text: str) -> frozenset[str]:
+        if seq not in self._words:
+            self._words[seq] = frozenset(index_words(text))
+        return self._words[seq]

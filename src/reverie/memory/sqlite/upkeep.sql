@@ -90,14 +90,14 @@ SELECT r.tier, r.items FROM memory_tenants AS t CROSS JOIN memory_tiers AS r ON 
 WHERE t.user_id = :user_id AND t.project_id = :project_id AND r.items > 0
 
 -- name: cards
-SELECT c.seq, i.id, c.words, CASE WHEN c.embedder = :embedder THEN c.vector END
+SELECT c.seq, i.id, i.text, CASE WHEN c.embedder = :embedder THEN c.vector END
 FROM json_each(:ids) AS given
   CROSS JOIN memory_items AS i ON i.user_id = :user_id AND i.id = given.value
   CROSS JOIN memory_cards AS c ON c.seq = i.seq
 WHERE i.project_id = :project_id
 
 -- name: cards_by_seq
-SELECT c.seq, i.id, c.words, CASE WHEN c.embedder = :embedder THEN c.vector END
+SELECT c.seq, i.id, i.text, CASE WHEN c.embedder = :embedder THEN c.vector END
 FROM json_each(:seqs) AS given
   CROSS JOIN memory_cards AS c ON c.seq = given.value
   CROSS JOIN memory_items AS i ON i.seq = c.seq
