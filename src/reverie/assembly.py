@@ -36,6 +36,7 @@ from reverie.models.openai_chat import PRESETS, OpenAIChat
 from reverie.models.wordllama import WordLlamaEmbedder
 from reverie.storage.location import IN_MEMORY, sqlite_path
 from reverie.storage.sqlite import Database
+from reverie.triggers.settings import TaskSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from reverie.memory.interface import MemoryStore
     from reverie.models.interface import Embedder, LanguageModel, Reranker
     from reverie.settings import Settings
-    from reverie.triggers.settings import TaskSettings
 
 __all__ = [
     "BACKENDS",
@@ -68,6 +68,9 @@ __all__ = [
     "new_store",
     "trigger_options",
 ]
+
+
+DAY_MS = 24 * 3600 * 1000
 
 
 class Modules(NamedTuple):
@@ -285,6 +288,7 @@ def new_registry(settings: Settings) -> Registry:
 
 def handler_options(settings: Settings, models: Models) -> HandlerOptions:
     """The settings that built-in handlers heed."""
+    compression = settings.scheduler.tasks.get("memory_compression") or TaskSettings()
     return HandlerOptions(
         has_language_model=models.has_language_model,
         buffers=models.has_language_model,
@@ -297,6 +301,12 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
         max_output_tokens=settings.llm.max_output_tokens,
         working_limit=settings.memory.working_limit,
         retention=retention_rules(settings.memory.retention_s),
+        long_term_limit=settings.memory.long_term_limit,
+        archive_after_ms=round(settings.upkeep.archive_after_days * DAY_MS),
+        similarity=settings.upkeep.similarity,
+        upkeep_batch=settings.upkeep.batch,
+        group_size=settings.upkeep.group_size,
+        compression_interval_s=compression.interval_s,
     )
 
 

@@ -20,9 +20,10 @@ from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.dying import drain_and_die
-from support.extractor import extract, turns_in
+from support.extractor import turns_in
 from support.handler_cases import CASES, MORE, Case, State, memory_rows, state_of
 from support.scripted_model import Answer, scripted
+from support.tidier import tidy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -42,7 +43,7 @@ every_model_case = pytest.mark.parametrize("case", MODEL_CASES.values(), ids=MOD
 @pytest.fixture
 def model() -> Iterator[ScriptedModel]:
     with scripted() as model:
-        model.answers = extract
+        model.answers = tidy
         yield model
 
 
@@ -61,6 +62,8 @@ class Product:
         self.given: dict[str, dict[str, Any]] = {
             "queue": {"url": f"sqlite:///{folder / 'queue.db'}"},
             "memory": {"url": f"sqlite:///{self.path}", "embedding": "none"},
+            "scheduler": {"enabled": False},  # only the messages of the cases run
+            "upkeep": {"similarity": 0.6},
         }
         if model is not None:
             self.given["llm"] = {"preset": "custom", "url": model.url, "model": "tiny", "tries": 1}
@@ -78,9 +81,14 @@ class Product:
 
     async def prepare(self, case: Case) -> None:
         """Run what comes before the message of a case, and submit the message."""
+        self.given["upkeep"]["archive_after_days"] = case.archive_after_days
         async with self.scheduler() as scheduler:
+            await scheduler.runtime.store.change(("ann", "ann"), case.kept)
             for message in case.before:
                 await scheduler.submit_messages([message])
+                await scheduler.runtime.drain()
+            if case.reads:
+                self.clock.advance(LATER_S)
                 await scheduler.runtime.drain()
             await scheduler.submit_messages([case.message])
 
@@ -280,6 +288,6 @@ async def test_delivered_again_after_its_effects(tmp_path: Path, model: Scripted
     async with product.scheduler() as scheduler:
         (item,) = [item for item in await scheduler.status("ann") if item.item_id == "the-one"]
         assert (item.status, item.losses) == (Status.COMPLETED, 1)
-    if case.label not in {"add", "query"}:  # these are followed by others, which change more
+    if case.label not in {"add", "query", "mem_organize"}:  # these are followed by others, which change more
         assert memory_rows(product.path) == applied
     assert await product.finish() == expected

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from reverie import Message
+from reverie.effect import Remember
+from reverie.message import derived_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +26,14 @@ STATEMENTS = {
     "rows": "SELECT buffer_id, status FROM buffer_zone ORDER BY place",
     "queries": "SELECT id, query, found, answer, used FROM memory_queries ORDER BY id",
     "searches": "SELECT hits FROM memory_searches ORDER BY 1",
+    "statistics": "SELECT counts FROM memory_statistics",
+    "upkeep": "SELECT 'judged', key, NULL, NULL FROM memory_judged "
+    "UNION ALL SELECT 'changed', c.change, c.id, c.other FROM memory_pass_changes AS c "
+    "UNION ALL SELECT 'pass', id, label, NULL FROM memory_passes ORDER BY 1, 2, 3, 4",
 }
 """All that handlers write to memory, without times and random tokens."""
+AT_ONCE_DAYS = 1e-8
+"""One millisecond."""
 TABLES = """
 SELECT name FROM sqlite_schema
 WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!' AND name NOT LIKE 'llm!_%' ESCAPE '!'
@@ -42,12 +50,20 @@ class State:
     rows: list[tuple]
     queries: list[tuple]
     searches: list[tuple]
+    statistics: list[tuple]
+    upkeep: list[tuple]
+    """Groups that were decided upon, and what passes have changed."""
 
     @property
     def kept(self) -> list[str]:
         """The memories that the only kept search has found, best first."""
         ((hits,),) = self.searches
         return [memory_id for memory_id, _ in json.loads(hits)]
+
+    @property
+    def living(self) -> list[str]:
+        """The texts of the memories that are not superseded, in order."""
+        return sorted(item[2] for item in self.items if item[8] is None)
 
     @property
     def texts(self) -> dict[str, list[str]]:
@@ -101,6 +117,11 @@ class Case:
     asks_model: bool = False
     changes_items: bool = False
     """Whether the message, or one that follows from it, changes items that are there."""
+    reads: bool = False
+    """Whether the buffer is read before the message comes."""
+    archive_after_days: float = 180
+    kept: tuple[Remember, ...] = ()
+    """Memories that are there."""
 
     @property
     def message(self) -> Message:
@@ -112,8 +133,8 @@ def new_message(item_id: str, label: str, content: Any) -> Message:
     return Message(user_id="ann", label=label, content=text, item_id=item_id)
 
 
-def chat(item_id: str, *texts: str) -> Message:
-    turns = [{"role": "user", "name": "Ann", "content": text} for text in texts]
+def chat(item_id: str, *texts: str, **fields: str) -> Message:
+    turns = [{"role": "user", "name": "Ann", "content": text, **fields} for text in texts]
     return new_message(item_id, "add", turns)
 
 
@@ -186,6 +207,73 @@ def check_mixed(*memory_ids: str) -> Callable[[State], None]:
     return check
 
 
+TWICE = (chat("one", "I like tea"), chat("two", "I like TEA."))
+GREETINGS = (chat("one", "Hello there", "Hello again"),)
+HOMES = (
+    chat("porto", "I moved to Porto", chat_time="2026-01-05"),
+    chat("lisbon", "I moved to Lisbon", chat_time="2026-03-05"),
+)
+CARS = (chat("red", "I drive a red car to work"), chat("blue", "I drive a blue car to work"))
+
+
+def fact_id(text: str) -> str:
+    """The id that `mem_read` gives a fact."""
+    return derived_id("ann", "ann", "fact", text.casefold())
+
+
+def check_one_of_two(state: State) -> None:
+    """Two equal turns are one, which has both sources."""
+    (merged,) = [item for item in state.items if item[2] in {"I like tea", "I like TEA."} and item[8] is None]
+    assert sorted(source["item_id"] for source in json.loads(merged[6])) == ["one", "two"]
+    assert {item[8] for item in state.items if item[0] in {"one.0", "two.0"}} == {merged[0]}
+
+
+def check_home(state: State) -> None:
+    """The later home has replaced the earlier one."""
+    homes = {item[2]: item[8] for item in state.items if " lives in " in item[2]}
+    new = fact_id("Ann lives in Lisbon")
+    assert homes == {"Ann lives in Porto": new, "Ann lives in Lisbon": None}
+    assert (new, "supersedes", fact_id("Ann lives in Porto")) in state.links
+
+
+def check_organized(state: State) -> None:
+    check_one_of_two(state)
+    check_home(state)
+
+
+def check_compressed(state: State) -> None:
+    """Two turns, which were read, are one summary."""
+    (summary,) = [item for item in state.items if item[1] == "summary"]
+    assert summary[2] == "I drive a blue car to work; I drive a red car to work"
+    assert {item[8] for item in state.items if item[1] == "turn"} == {summary[0]}
+
+
+def check_as_it_was(state: State) -> None:
+    assert (len(state.living), state.links, state.upkeep) == (2, [], [])
+
+
+def check_archived(state: State) -> None:
+    assert {item[3] for item in state.items} == {"archive"}
+
+
+KEPT = (
+    Remember(memory_id="over", text="It was so", expires_at=1),
+    Remember(memory_id="now", text="It is so"),
+)
+
+
+def check_cleaned(state: State) -> None:
+    assert [item[0] for item in state.items] == ["now"]
+
+
+def check_kept(state: State) -> None:
+    assert [item[0] for item in state.items] == ["now", "over"]
+
+
+def check_counted(state: State) -> None:
+    assert state.statistics == [('[["fact","long_term",2]]',)]
+
+
 CASES = {
     "add": Case(
         "add",
@@ -243,4 +331,40 @@ CASES = {
         (SAID,),
         asks_model=True,
     ),
+    "mem_organize": Case(
+        "mem_organize", "", check_organized, check_one_of_two, TWICE + HOMES, reads=True, changes_items=True
+    ),
+    "mem_organize of a group": Case(
+        "mem_organize",
+        {"group": [fact_id("Ann lives in Porto"), fact_id("Ann lives in Lisbon")]},
+        check_home,
+        check_as_it_was,
+        HOMES,
+        reads=True,
+        asks_model=True,
+        changes_items=True,
+    ),
+    "memory_compression of a group": Case(
+        "memory_compression",
+        {"group": ["blue.0", "red.0"]},
+        check_compressed,
+        check_as_it_was,
+        CARS,
+        reads=True,
+        asks_model=True,
+        changes_items=True,
+    ),
+    "mem_archive": Case(
+        "mem_archive",
+        "",
+        check_archived,
+        check_archived,
+        GREETINGS,
+        reads=True,
+        archive_after_days=AT_ONCE_DAYS,
+        changes_items=True,
+    ),
+    "data_cleanup": Case("data_cleanup", "", check_cleaned, check_cleaned, kept=KEPT, changes_items=True),
+    "embedding_refresh": Case("embedding_refresh", "", check_kept, check_kept, kept=KEPT),
+    "statistics_update": Case("statistics_update", "", check_counted, check_counted, kept=KEPT),
 }

@@ -36,6 +36,14 @@ from reverie.dispatch.requests import (
     SaveMemo,
     Search,
 )
+from reverie.dispatch.upkeep import (
+    ReadChanged,
+    ReadColdest,
+    ReadJudged,
+    ReadSimilar,
+    ReadTierCounts,
+    ReadUpkeepUntil,
+)
 from reverie.errors import ReverieError
 from reverie.memory.query import Filters, SearchQuery
 from reverie.models.interface import ChatMessage
@@ -50,7 +58,7 @@ if TYPE_CHECKING:
     from reverie.memory.housekeeping import Which
     from reverie.message import Key, Message
 
-__all__ = ["BufferPort", "Context", "LocalLine", "MemoryReader", "ModelPort"]
+__all__ = ["BufferPort", "Context", "LocalLine", "MemoryReader", "ModelPort", "UpkeepReader"]
 
 
 class Line(Protocol):
@@ -124,6 +132,11 @@ class Context:
     def memory_of(self, message: Message) -> MemoryReader:
         """The memories of the tenant of one message of this call."""
         return MemoryReader(self, message.user_id, message.mem_cube_id)
+
+    @property
+    def upkeep(self) -> UpkeepReader:
+        """What upkeep of the message's tenant needs to know of its memories."""
+        return UpkeepReader(self.memory)
 
     @property
     def models(self) -> ModelPort:
@@ -290,9 +303,46 @@ class MemoryReader:
         """Ask the indexer for a pass."""
         return self._context.ask(RefreshIndex(self._user_id, self._cube))
 
+    def ask_for_upkeep(self, kind: Callable[..., Request], *arguments: Any) -> Any:
+        """The answer to a request of upkeep; see `Context.upkeep`."""
+        return self._ask(kind((self._user_id, self._cube), *arguments))
+
     def _ask(self, request: Request) -> Any:
         self._context.note_read()
         return self._context.ask(request)
+
+
+class UpkeepReader:
+    """Reads what upkeep of one tenant needs to know. In an async handler each call is awaited."""
+
+    def __init__(self, memory: MemoryReader) -> None:
+        self._ask = memory.ask_for_upkeep
+        self.items = memory.items
+        self.unread = memory.unread
+
+    def changed(self, since: int, after: int, limit: int) -> Any:
+        """See `KeepsUpkeep.changed`: a list of `ChangedItem`."""
+        return self._ask(ReadChanged, since, after, limit)
+
+    def similar(self, memory_ids: Sequence[str], *, least_cosine: float, least_overlap: float) -> Any:
+        """See `KeepsUpkeep.similar`: a list of `Similar`."""
+        return self._ask(ReadSimilar, tuple(memory_ids), least_cosine, least_overlap)
+
+    def coldest(self, tier: str, before: int, limit: int) -> Any:
+        """See `KeepsUpkeep.coldest`: a list of `MemoryItem`."""
+        return self._ask(ReadColdest, tier, before, limit)
+
+    def tier_counts(self) -> Any:
+        """See `KeepsUpkeep.tier_counts`: a number for each tier."""
+        return self._ask(ReadTierCounts)
+
+    def judged(self, keys: Sequence[str]) -> Any:
+        """See `KeepsUpkeep.judged`: a list of keys."""
+        return self._ask(ReadJudged, tuple(keys))
+
+    def until(self, label: str) -> Any:
+        """See `KeepsUpkeep.upkeep_until`: a moment, or None."""
+        return self._ask(ReadUpkeepUntil, label)
 
 
 class BufferPort:

@@ -13,6 +13,7 @@ import msgspec
 
 from reverie.dispatch.housekeeping import HouseRequest, ListSomeTenants, answer_house
 from reverie.dispatch.options import HandlerOptions
+from reverie.dispatch.upkeep import UpkeepRequest, answer_upkeep
 from reverie.errors import ReverieError
 from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_of
 from reverie.memory.extraction import Extraction, KeepsCubes, merged
@@ -249,6 +250,7 @@ Request = (
     | Complete
     | HasLanguageModel
     | HouseRequest
+    | UpkeepRequest
 )
 """All requests. A new request is added here, and in the table of `Desk`."""
 
@@ -296,6 +298,7 @@ class Desk:
             Complete: self._complete,
             HasLanguageModel: self._has_language_model,
             **dict.fromkeys(get_args(HouseRequest), self._keep_house),
+            **dict.fromkeys(get_args(UpkeepRequest), self._upkeep),
         }
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
@@ -415,6 +418,10 @@ class Desk:
             run=claim.claim_id,
             within_s=request.within_s,
         )
+
+    async def _upkeep(self, request: UpkeepRequest, claims: Collection[Claim]) -> Any:
+        _check_tenant(claims, *request.tenant)
+        return await answer_upkeep(self._store, request)
 
     async def _has_language_model(self, _: HasLanguageModel, __: Collection[Claim]) -> bool:
         return self._gateway.has_model

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from reverie.handlers.add import add
 from reverie.handlers.api_mix_search import api_mix_search
 from reverie.handlers.housekeeping import data_cleanup, embedding_refresh, statistics_update
+from reverie.handlers.mem_archive import mem_archive
+from reverie.handlers.mem_organize import mem_organize
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
+from reverie.handlers.memory_compression import memory_compression
 from reverie.handlers.pref_add import pref_add
 from reverie.handlers.query import answer, query
 from reverie.message import level_of
@@ -123,6 +126,54 @@ CATALOGUE: tuple[Builtin, ...] = (
             example='{"memory_ids": ["moved.0"]}',
             effect="the memories that fit the last queries best move to the tier `working`, others leave it; "
             "the named memories are indexed, if they were not",
+            without_model="the same",
+            idempotency="moves carry the version that was read; a second run finds nothing to move",
+        ),
+    ),
+    Builtin(
+        label="mem_organize",
+        function=mem_organize,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="nothing; or fields of a pass that goes on ([upkeep](upkeep.md#messages))",
+            example="",
+            effect="memories that say the same become one with all sources; of facts that contradict each "
+            "other, the later one replaces the earlier one, which held until then; what several facts show "
+            "becomes a memory of kind `pattern`; what is over a limit moves to the archive",
+            without_model="only texts that are equal after normalising are merged; similar facts are linked "
+            "by `may_contradict`; limits hold in the same way",
+            idempotency="ids derive from what is merged; changes carry the version that was read; decisions "
+            "upon groups are kept, and answers of the model as memos",
+        ),
+    ),
+    Builtin(
+        label="memory_compression",
+        function=memory_compression,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="nothing, or `interval_seconds`, the least window",
+            example='{"interval_seconds": 1800}',
+            effect="groups of similar memories that were changed since the last success become one memory "
+            "each, of at most 512 tokens, which links to its sources; turns become a `summary`",
+            without_model="only texts that are equal after normalising, or that another text of the same "
+            "speaker and validity contains, are merged; `reverie upkeep plan` lists other groups",
+            idempotency="as of `mem_organize`; each group is a message of its own",
+        ),
+    ),
+    Builtin(
+        label="mem_archive",
+        function=mem_archive,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="",
+            effect="what nobody has asked for in `upkeep.archive_after_days` moves to the archive; it comes "
+            "back when it is used",
             without_model="the same",
             idempotency="moves carry the version that was read; a second run finds nothing to move",
         ),

@@ -26,6 +26,7 @@ from reverie.handlers.extraction import (
     prompt_tokens,
     read_facts,
 )
+from reverie.handlers.grouping import normalised
 from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
@@ -303,11 +304,6 @@ class _Reading:
             valid_from=began,
             valid_to=fact.held_to,
         )
-
-
-def normalised(text: str) -> str:
-    """A text without differences of case, spaces and a last full stop."""
-    return " ".join(text.casefold().split()).rstrip(".!。")
 
 
 def _turns_of(one: _Found) -> list[str]:

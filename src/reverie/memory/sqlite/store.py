@@ -28,6 +28,7 @@ from reverie.memory.sqlite.index import Makers
 from reverie.memory.sqlite.ledger import SqliteLedger
 from reverie.memory.sqlite.rows import item_of, load_statements, to_json
 from reverie.memory.sqlite.search import SqliteIndexReader
+from reverie.memory.sqlite.upkeep import SqliteUpkeep
 from reverie.message import Message
 from reverie.models.interface import Models
 from reverie.storage.sqlite import ReadLimit
@@ -91,6 +92,12 @@ class SqliteMemoryStore:
         self.counts, self.counted = house.counts, house.counted
         self.counted_together = house.counted_together
         """See `reverie.memory.housekeeping.KeepsHouse`."""
+        upkeep = SqliteUpkeep(database, lambda: self._makers.embedder)
+        self.changed, self.similar, self.coldest = upkeep.changed, upkeep.similar, upkeep.coldest
+        self.tier_counts, self.judged, self.passes = upkeep.tier_counts, upkeep.judged, upkeep.passes
+        self.upkeep_until = upkeep.upkeep_until
+        self.count_fresh, self.grown = upkeep.count_fresh, upkeep.grown
+        """See `reverie.memory.upkeep.KeepsUpkeep`."""
         self._makers = Makers(0, None)
         self._has_old_index = False
         self.forget_turn: ForgetTurn | None = None
