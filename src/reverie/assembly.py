@@ -275,10 +275,14 @@ def new_registry(settings: Settings) -> Registry:
     """A registry with the handlers of the catalogue; the user's handlers are added later."""
     registry = Registry(settings.worker, settings.labels, _find_place)
     for entry in CATALOGUE:
+        task = settings.scheduler.tasks.get(entry.label)  # the built-in handlers of timed tasks
+        timed = LabelSettings() if task is None else trigger_options(task)
         options = LabelSettings(
-            level=entry.level,
-            timeout_s=entry.timeout_s,
-            max_attempts=entry.max_attempts,
+            level=entry.level or timed.level,
+            timeout_s=entry.timeout_s or timed.timeout_s,
+            max_attempts=entry.max_attempts or timed.max_attempts,
+            backoff_s=timed.backoff_s,
+            max_backoff_s=timed.max_backoff_s,
             credential=settings.llm.credential if entry.asks_model else None,
             batch=entry.batch_size,
         )

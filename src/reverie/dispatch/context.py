@@ -287,9 +287,12 @@ class MemoryReader:
             return self._ask(ListSomeTenants(which, after, limit))
         return self._ask(ListTenants(after, limit))
 
-    def cubes(self) -> Any:
-        """The cubes of the user that have memories, in order."""
-        return self._ask(ListCubes(self._user_id, self._cube))
+    def cubes(self, changed_for: str | None = None) -> Any:
+        """The cubes of the user that have memories, in order.
+
+        With `changed_for`, only those that have changed since upkeep of that label has looked at them.
+        """
+        return self._ask(ListCubes(self._user_id, self._cube, changed_for))
 
     def expired(self, rules: dict[str, int], limit: int) -> Any:
         """The ids and versions of items whose time is over, by these rules or by their `expires_at`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from reverie.errors import ReverieError
-from reverie.memory.housekeeping import KeepsHouse, Which
+from reverie.memory.housekeeping import KeepsHouse, Which, changed_cubes
 from reverie.memory.interface import KeepsIndex, Tenant
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class ListCubes(msgspec.Struct, frozen=True, tag=True):
     answer: ClassVar[Any] = list[str]
     user_id: str
     mem_cube_id: str
+    changed_for: str | None = None
+    """Only those that have changed since upkeep of this label has looked at them."""
 
 
 class RefreshIndex(msgspec.Struct, frozen=True, tag=True):
@@ -86,4 +88,6 @@ async def answer_house(store: MemoryStore, request: HouseRequest, now: int) -> A
         return await store.expired(tenant, now, request.rules, request.limit)
     if isinstance(request, CountItems):
         return await store.counts(tenant)
-    return await store.cubes(request.user_id)
+    if request.changed_for is None:
+        return await store.cubes(request.user_id)
+    return await changed_cubes(store, request.user_id, request.changed_for)

@@ -49,8 +49,13 @@ async def fan_out(
     return Done(follow_ups=follow_ups)
 
 
-async def fan_out_cubes(ctx: Context, make: Callable[[Tenant], Message]) -> Done:
-    """Send the message that `make` builds to each cube of the user: a trigger names a user, but no cube."""
+async def fan_out_cubes(
+    ctx: Context, make: Callable[[Tenant], Message], changed_for: str | None = None
+) -> Done:
+    """Send the message that `make` builds to each cube of the user: a trigger names a user, but no cube.
+
+    With `changed_for`, only to cubes that have changed since upkeep of that label has looked at them.
+    """
     (claim,) = ctx.claims
-    cubes: list[str] = await ctx.memory.cubes()
+    cubes: list[str] = await ctx.memory.cubes(changed_for)
     return Done(follow_ups=[make((claim.message.user_id, cube)) for cube in cubes])

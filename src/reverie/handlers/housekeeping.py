@@ -39,7 +39,7 @@ async def data_cleanup(messages: list[Message], ctx: Context) -> dict[Key, Done]
     return {
         message.key: Done(
             effects=[Delete(memory_id=memory_id, version=version) for memory_id, version in expired],
-            follow_ups=[_one_for(message.label, message.tenant)] if len(expired) == CLEANED else [],
+            follow_ups=[_one_for(message, message.tenant)] if len(expired) == CLEANED else [],
         )
     }
 
@@ -66,11 +66,12 @@ async def statistics_update(messages: list[Message], ctx: Context) -> dict[Key, 
 
 async def _for_each(message: Message, ctx: Context, which: Which | None) -> Done:
     """Send a message to each tenant that needs one, or to each cube of the user whose trigger has fired."""
-    make = partial(_one_for, message.label)
+    make = partial(_one_for, message)
     if message.user_id != SYSTEM_USER:
         return await fan_out_cubes(ctx, make)
     return await fan_out(message, ctx, make, which=which)
 
 
-def _one_for(label: str, tenant: Tenant) -> Message:
-    return Message(user_id=tenant[0], mem_cube_id=tenant[1], label=label)
+def _one_for(message: Message, tenant: Tenant) -> Message:
+    user_id, cube = tenant
+    return Message(user_id=user_id, mem_cube_id=cube, label=message.label, task_id=message.task_id)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reverie.handlers.fan_out import fan_out_cubes
 from reverie.handlers.grouping import MOST_TOKENS, Rules, identity, judged_key, merged_effects
 from reverie.handlers.memory_lines import memory_lines
 from reverie.handlers.upkeep import read_input, run_pass
+from reverie.message import Message
 from reverie.models.interface import ChatMessage
 
 if TYPE_CHECKING:
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from reverie.dispatch.context import Context
     from reverie.dispatch.options import HandlerOptions
     from reverie.effect import Effect
+    from reverie.memory.interface import Tenant
     from reverie.memory.item import MemoryItem
-    from reverie.message import Key, Message
+    from reverie.message import Key
     from reverie.outcome import Done
 
 __all__ = ["RULES", "compress_prompt", "memory_compression"]
@@ -51,8 +54,27 @@ async def memory_compression(messages: list[Message], ctx: Context) -> dict[Key,
     if asked.interval_seconds is None:
         options: HandlerOptions = await ctx.options()
         asked = msgspec.structs.replace(asked, interval_seconds=options.compression_interval_s)
+    if message.user_key:
+        return {message.key: await _each_changed_cube(message, ctx, asked.interval_seconds or 0)}
     done, _ = await run_pass(message, ctx, RULES, settle_group, asked)
     return {message.key: done}
+
+
+async def _each_changed_cube(message: Message, ctx: Context, interval_s: float) -> Done:
+    """Send a message to each cube of the user that has changed: a trigger names a user, but no cube."""
+    content = msgspec.json.encode({"interval_seconds": interval_s}).decode()
+
+    def make(tenant: Tenant) -> Message:
+        return Message(
+            user_id=tenant[0],
+            mem_cube_id=tenant[1],
+            label=message.label,
+            content=content,
+            info=message.info,
+            task_id=message.task_id,
+        )
+
+    return await fan_out_cubes(ctx, make, message.label)
 
 
 def compress_prompt(members: Sequence[MemoryItem]) -> str:

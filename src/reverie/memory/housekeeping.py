@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from reverie.errors import ReverieError
+from reverie.memory.upkeep import KeepsUpkeep
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reverie.memory.interface import Tenant
+    from reverie.memory.interface import MemoryStore, Tenant
 
 __all__ = [
     "ANY",
@@ -17,6 +20,7 @@ __all__ = [
     "KeepsHouse",
     "TenantCounts",
     "Which",
+    "changed_cubes",
     "retention_rules",
 ]
 
@@ -45,6 +49,18 @@ def retention_rules(retention_s: Mapping[str, float]) -> dict[str, int]:
     return {
         key if "/" in key else f"{key}/{ANY}": round(seconds * 1000) for key, seconds in retention_s.items()
     }
+
+
+async def changed_cubes(store: MemoryStore, user_id: str, label: str) -> list[str]:
+    """The cubes of a user that have changed since upkeep of a label has looked at them, in order."""
+    if not isinstance(store, KeepsHouse) or not isinstance(store, KeepsUpkeep):
+        raise ReverieError(f"the memory store {type(store).__name__} cannot list changed cubes")
+    found = []
+    for cube in await store.cubes(user_id):
+        last = await store.upkeep_until((user_id, cube), label)
+        if await store.changed((user_id, cube), last or 0, 0, 1):
+            found.append(cube)
+    return found
 
 
 @runtime_checkable
