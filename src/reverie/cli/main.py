@@ -27,6 +27,7 @@ from reverie.cli.commands import (
     storage,
     transfer,
     triggers,
+    upkeep,
     waiting,
 )
 from reverie.cli.commands.config import config
@@ -57,6 +58,7 @@ cli.add_typer(index.commands, name="index")
 cli.add_typer(memories.commands, name="memories")
 cli.add_typer(redis.commands, name="redis")
 cli.add_typer(storage.commands, name="storage")
+cli.add_typer(upkeep.commands, name="upkeep")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 cli.command()(statistics)

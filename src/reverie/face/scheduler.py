@@ -21,6 +21,7 @@ from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
 from reverie.face.timed_work import TimedWork
 from reverie.face.triggers import AsyncTimedTasks, TimedTasks
+from reverie.face.upkeep import AsyncUpkeep, Upkeep
 from reverie.message import Key, Message, check_ids, content_text, new_item_id
 from reverie.observe.status import ALL_ITEMS
 from reverie.runtime import Runtime
@@ -102,6 +103,7 @@ class AsyncScheduler(Registration):
         self.memory = AsyncMemory(self)
         self.buffers = AsyncBuffers(self)
         self.extraction = AsyncExtractions(self)
+        self.upkeep = AsyncUpkeep(self)
         self.control = AsyncControl(runtime)
         self.observe = AsyncObservation(runtime)
         self.triggers = AsyncTimedTasks(runtime)
@@ -343,6 +345,7 @@ class Scheduler(Registration):
         self.memory = Memory(self._inner.memory, self._bridge, self._direct_memory)
         self.buffers = Buffers(self._inner.buffers, self._bridge)
         self.extraction = Extractions(self._inner.extraction, self._bridge)
+        self.upkeep = Upkeep(self._inner.upkeep, self._bridge)
         self.control = Control(self._inner.control, self._bridge)
         self.observe = Observation(self._inner.observe, self._bridge)
         self.triggers = TimedTasks(self._inner.triggers, self._bridge)

@@ -32,6 +32,7 @@ __all__ = [
     "judged_key",
     "merged_effects",
     "normalised",
+    "not_judged",
     "same_key",
     "sources_of",
 ]
@@ -130,18 +131,25 @@ async def find_groups(
         for name in await reads.unread(turns) if turns else ():
             del eligible[name]  # its facts come first
     pairs = [pair for pair in pairs if pair.id in eligible and pair.other in eligible]
-    merges = await _not_judged(reads, "merge", _merges(eligible, pairs, rules))
+    same = _merges(eligible, pairs, rules)
+    merges = await not_judged(reads, "merge", same)
     merged = {item.id for members in merges for item in members}
-    near = [pair for pair in pairs if not merged & {pair.id, pair.other}]
+    undone = [{item.id for item in members} for members in same if members not in merges]
+    near = [
+        pair
+        for pair in pairs
+        if not merged & {pair.id, pair.other} and not any({pair.id, pair.other} <= ids for ids in undone)
+    ]
     groups = _clusters(eligible, near, options, rules)
-    return Findings(merges, await _not_judged(reads, rules.label, groups))
+    return Findings(merges, await not_judged(reads, rules.label, groups))
 
 
 def _is_eligible(item: MemoryItem) -> bool:
     return item.superseded_by is None and item.tier in TIERS
 
 
-async def _not_judged(reads: Reads, what: str, groups: list[list[MemoryItem]]) -> list[list[MemoryItem]]:
+async def not_judged(reads: Reads, what: str, groups: list[list[MemoryItem]]) -> list[list[MemoryItem]]:
+    """The groups that were not decided upon before."""
     keys = [judged_key(what, members) for members in groups]
     judged = set(await reads.judged(keys)) if keys else set()
     return [members for key, members in zip(keys, groups, strict=True) if key not in judged]

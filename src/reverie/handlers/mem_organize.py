@@ -21,6 +21,7 @@ from reverie.handlers.grouping import (
     judged_key,
     merged_effects,
     normalised,
+    not_judged,
     same_key,
     sources_of,
 )
@@ -74,7 +75,8 @@ async def mem_organize(messages: list[Message], ctx: Context) -> dict[Key, Done]
     options: HandlerOptions = await ctx.options()
     effects, follow_ups = list(done.effects), list(done.follow_ups)
     if not options.has_language_model:
-        effects += _marks(found.groups)
+        unmarked = await not_judged(ctx.upkeep, "mark", found.groups)
+        effects += _marks(unmarked)
     if asked.after == 0:
         merged = {item.id for members in found.merges for item in members}
         excess = [item for item in await excess_of(ctx.upkeep, options) if item.id not in merged]
@@ -104,7 +106,8 @@ def _marks(groups: Sequence[Sequence[MemoryItem]]) -> list[Effect]:
             Link(source_id=later.id, relation="may_contradict", target_id=earlier.id)
             for earlier, later in pairwise(facts)
         ]
-    return effects
+    keys = tuple(judged_key("mark", members) for members in groups)
+    return [*effects, Judged(keys=keys)] if effects else []
 
 
 # -- with a language model -------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class UpkeepSettings(Section):
         description="share of memory.long_term_limit from which a tenant is served after a tenth as many new "
         "memories",
     )
+    rest_s: float = Field(
+        3600, ge=0, description="seconds between two passes of a label that workers begin for a tenant"
+    )
     look_s: float = Field(60, gt=0, description="seconds between two looks for tenants that have grown")
     archive_after_days: float = Field(
         180, gt=0, description="days after which memories that nobody asked for move to the archive"
