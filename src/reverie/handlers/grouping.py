@@ -100,6 +100,15 @@ class Rules(NamedTuple):
     """Whether a text that another one contains is merged with it."""
     group_key: Callable[[MemoryItem], Hashable | None]
     """Memories with the same key may be shown to the model together; None: the model is not asked."""
+    share: float = 1.0
+    """The share of `upkeep.similarity` from which memories of `shared_kinds` count as similar."""
+    shared_kinds: frozenset[str] = frozenset()
+
+    def similarity(self, options: HandlerOptions, *items: MemoryItem) -> float:
+        """From which cosine these memories, or any, are similar: from less on if a model can tell."""
+        if not options.has_language_model or any(item.kind not in self.shared_kinds for item in items):
+            return options.similarity
+        return self.share * options.similarity
 
 
 class Findings(NamedTuple):
@@ -117,10 +126,11 @@ async def find_groups(
     """Find the memories that say the same as some memories, and those that are similar to them."""
     pairs: list[Similar] = []
     ids = [item.id for item in items]
-    overlap = min(OVERLAP, options.similarity)
+    similarity = rules.similarity(options)
+    overlap = min(OVERLAP, similarity)
     for start in range(0, len(ids), AT_ONCE):
         pairs += await reads.similar(
-            ids[start : start + AT_ONCE], least_cosine=options.similarity, least_overlap=overlap
+            ids[start : start + AT_ONCE], least_cosine=similarity, least_overlap=overlap
         )
     known = {item.id: item for item in items}
     others = sorted({pair.other for pair in pairs} - known.keys())
@@ -252,7 +262,7 @@ def _clusters(
         if key is None or key != rules.group_key(items[pair.other]):
             continue
         value = pair.overlap if pair.cosine is None else pair.cosine
-        if value >= options.similarity:
+        if value >= rules.similarity(options, items[pair.id], items[pair.other]):
             likeness[min(pair.id, pair.other), max(pair.id, pair.other)] = value
     clusters: dict[str, set[str]] = {}
     for one, other in sorted(likeness, key=lambda key: (-likeness[key], key)):

@@ -62,7 +62,11 @@ def _group_key(item: MemoryItem) -> Hashable | None:
     return item.device_id, item.agent_id, item.domain, item.expires_at
 
 
-RULES = Rules(label="mem_organize", contained=False, group_key=_group_key)
+CONTRARY = 0.55
+"""The share of `upkeep.similarity` from which facts are compared: two homes of one person share few words."""
+RULES = Rules(
+    label="mem_organize", contained=False, group_key=_group_key, share=CONTRARY, shared_kinds=STATES
+)
 
 
 async def mem_organize(messages: list[Message], ctx: Context) -> dict[Key, Done]:
