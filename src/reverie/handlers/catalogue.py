@@ -135,7 +135,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         asks_model=True,
         described=Described(
             input="nothing; or fields of a pass that goes on ([upkeep](upkeep.md#messages))",
-            example="",
+            example="{}",
             effect="memories that say the same become one with all sources; of facts that contradict each "
             "other, the later one replaces the earlier one, which held until then; what several facts show "
             "becomes a memory of kind `pattern`; what is over a limit moves to the archive",
@@ -168,7 +168,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         described=Described(
             input="nothing",
-            example="",
+            example="{}",
             effect="what nobody has asked for in `upkeep.archive_after_days` moves to the archive; it comes "
             "back when it is used",
             without_model="the same",
