@@ -64,6 +64,7 @@ LABEL_LEVELS: dict[str, Level] = {
     "mem_read": Level.BACKGROUND,
     "mem_organize": Level.BACKGROUND,
     "mem_archive": Level.BACKGROUND,
+    "memory_compression": Level.BACKGROUND,
     "pref_add": Level.BACKGROUND,
     "mem_feedback": Level.BACKGROUND,
     "api_mix_search": Level.BACKGROUND,

@@ -13,6 +13,7 @@ from reverie.handlers.catalogue import CATALOGUE, handlers_page
 from reverie.handlers.mem_read import ReadInput
 from reverie.handlers.mem_update import UpdateInput
 from reverie.handlers.query import AnswerInput, QueryInput
+from reverie.handlers.upkeep import UpkeepInput
 from reverie.message import LABEL_LEVELS
 from reverie.turn import Turn
 
@@ -23,6 +24,7 @@ INPUTS = {
     "query": QueryInput,
     "answer": AnswerInput,
     "mem_update": UpdateInput,
+    **dict.fromkeys(("mem_organize", "memory_compression", "mem_archive"), UpkeepInput),
 }
 
 

@@ -57,6 +57,11 @@ class Builtin:
     """The role that a caller needs to submit messages of the label."""
 
 
+UPKEEP_FIELDS = (
+    "`interval_seconds`, the least window; in later messages of a pass its `pass_id`, the page (`since`, "
+    "`until`, `after`), or a `group` of memory ids ([upkeep](upkeep.md#messages))"
+)
+"""The content of all messages of upkeep."""
 CATALOGUE: tuple[Builtin, ...] = (
     Builtin(
         label="add",
@@ -134,7 +139,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         asks_model=True,
         described=Described(
-            input="nothing; or fields of a pass that goes on ([upkeep](upkeep.md#messages))",
+            input=f"nothing, or {UPKEEP_FIELDS}",
             example="{}",
             effect="memories that say the same become one with all sources; of facts that contradict each "
             "other, the later one replaces the earlier one, which held until then; what several facts show "
@@ -152,7 +157,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         asks_model=True,
         described=Described(
-            input="nothing, or `interval_seconds`, the least window",
+            input=f"nothing, or {UPKEEP_FIELDS}",
             example='{"interval_seconds": 1800}',
             effect="groups of similar memories that were changed since the last success become one memory "
             "each, of at most 512 tokens, which links to its sources; turns become a `summary`",
@@ -167,7 +172,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch=True,
         batch_size=1,
         described=Described(
-            input="nothing",
+            input=f"nothing, or {UPKEEP_FIELDS}",
             example="{}",
             effect="what nobody has asked for in `upkeep.archive_after_days` moves to the archive; it comes "
             "back when it is used",
