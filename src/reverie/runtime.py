@@ -132,7 +132,7 @@ class Runtime:
             self.backend,
             register=self._register_trigger,
             handles=lambda label: self.registry.get(label) is not None,
-            has_own=lambda label: any(handler.label == label for handler in self.own_handlers),
+            has_own_handler=lambda label: any(handler.label == label for handler in self.own_handlers),
             level_of=level_of,
             limits=self.limits,
             opened=self.open,

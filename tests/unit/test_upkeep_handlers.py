@@ -2,93 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reverie import AsyncScheduler, Remember
 from reverie.effect import Source, Touch
 from reverie.memory.interface import PageQuery
-from reverie.settings import load_settings
-from reverie.testing import ManualClock
+from reverie.memory.query import SearchQuery
 from reverie.turn import Turn
 from support.scripted_model import Answer, scripted
 from support.tidier import memories_in, tidy
+from support.upkeep_home import ANN, DAY_MS, DAY_S, home
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from reverie.memory.item import MemoryItem
     from support.scripted_model import ScriptedModel
-
-ANN = ("ann", "ann")
-DAY_S = 24 * 3600
-DAY_MS = DAY_S * 1000
-
-
-class Home:
-    """A scheduler with the memories of one tenant."""
-
-    def __init__(self, scheduler: AsyncScheduler, clock: ManualClock) -> None:
-        self.scheduler = scheduler
-        self.clock = clock
-        self.store: Any = scheduler.runtime.store
-
-    async def keep(self, tenant: tuple[str, str] = ANN, **memories: str | dict[str, Any]) -> None:
-        """Remember facts; a dictionary has the fields of `Remember`."""
-        effects = [
-            Remember(memory_id=name, **({"text": given} if isinstance(given, str) else given))
-            for name, given in memories.items()
-        ]
-        await self.store.change(tenant, effects)
-
-    async def run(self, label: str, content: Any = "", **fields: Any) -> None:
-        """Let a message of upkeep and all that follows from it run."""
-        await self.scheduler.submit(label, user_id="ann", content=content, **fields)
-        await self.scheduler.runtime.drain()
-
-    async def living(self) -> dict[str, MemoryItem]:
-        """The memories that are not superseded, by text."""
-        page = await self.store.page(PageQuery(user_id="ann", limit=1000))
-        assert len({item.text for item in page.items}) == len(page.items)
-        return {item.text: item for item in page.items}
-
-    async def get(self, name: str) -> MemoryItem:
-        item = await self.store.get("ann", name)
-        assert item is not None
-        return item
-
-    async def tokens(self, label: str) -> int:
-        from reverie.models.usage import UsageQuery  # noqa: PLC0415
-
-        usage = await self.store.usage(UsageQuery(user_id="ann"))
-        return sum(one.tokens for one in usage if one.label == label)
-
-    async def states(self) -> list[str]:
-        return [str(item.status) for item in await self.scheduler.status("ann")]
-
-
-@asynccontextmanager
-async def home(
-    model: ScriptedModel | None = None, embedding: str = "none", **settings: Any
-) -> AsyncIterator[Home]:
-    clock = ManualClock()
-    given: dict[str, Any] = {"queue": {"url": "memory://"}, "scheduler": {"enabled": False}} | settings
-    given["memory"] = {"url": "memory://", "embedding": embedding} | settings.get("memory", {})
-    if model is not None:
-        given["llm"] = {"preset": "custom", "url": model.url, "model": "tiny", "tries": 1} | settings.get(
-            "llm", {}
-        )
-    scheduler = AsyncScheduler(settings=load_settings(**given), clock=clock)
-    await scheduler.open()
-    try:
-        yield Home(scheduler, clock)
-    finally:
-        await scheduler.stop()
+    from support.upkeep_home import Home
 
 
 @pytest.fixture
@@ -168,14 +100,8 @@ async def test_more_equal_texts_than_one_message_looks_at() -> None:
         await bare.run("mem_organize")
         await bare.run("mem_organize")
         assert len(await bare.living()) == 1
-        found = await bare.store.search(query_of("tea"))
+        found = await bare.store.search(SearchQuery(text="tea", user_id="ann"))
         assert len(found) == 1
-
-
-def query_of(text: str, **fields: Any) -> Any:
-    from reverie.memory.query import SearchQuery  # noqa: PLC0415
-
-    return SearchQuery(text=text, user_id="ann", **fields)
 
 
 async def test_a_tier_over_its_limit_is_cut_down(tmp_path: Path) -> None:
@@ -477,102 +403,3 @@ async def test_the_prompt_shows_days_and_one_line_for_each_memory(helped: Home, 
     await helped.run("mem_organize")
     assert memories_in(model.requests[0].prompt) == {1: "Ann has 2. a red car", 2: "Ann has a red car too"}
     assert "1. (1970-01-01) Ann" in model.requests[0].prompt
-
-
-# -- two at once -----------------------------------------------------------------------------------------
-
-
-async def test_a_change_meanwhile_is_a_conflict_and_the_message_runs_again(
-    bare: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await bare.keep(a="Ann likes tea", b="Ann likes TEA")
-    similar = bare.store.similar
-    runs: list[str] = []
-
-    async def change_once(*given: Any, **named: Any) -> Any:
-        found = await similar(*given, **named)
-        runs.append("run")
-        if len(runs) == 1:
-            await bare.scheduler.memory.update("a", user_id="ann", text="Ann likes tea!")
-        return found
-
-    monkeypatch.setattr(bare.store, "similar", change_once)
-    await bare.run("mem_organize", item_id="the-one")
-    (one,) = await bare.scheduler.status("ann", "the-one")
-    assert (one.status, one.attempts, len(runs)) == ("completed", 1, 2)
-    assert len(await bare.living()) == 1
-    assert {(await bare.get(name)).version for name in "ab"} == {2, 3}
-
-
-async def test_two_kinds_of_upkeep_at_once_merge_once(bare: Home) -> None:
-    await bare.keep(**{f"m{number}": "Ann likes tea" for number in range(6)})
-    for label in ("mem_organize", "memory_compression", "mem_organize"):
-        await bare.scheduler.submit(label, user_id="ann")
-    await bare.scheduler.runtime.drain()
-    assert len(await bare.living()) == 1
-    assert set(await bare.states()) == {"completed"}
-
-
-# -- when ------------------------------------------------------------------------------------------------
-
-
-async def messages_of(here: Home) -> list[str]:
-    return sorted(item.task_type for item in await here.scheduler.status("ann"))
-
-
-async def test_a_tenant_that_grows_is_served_and_a_quiet_one_costs_nothing() -> None:
-    async with home(upkeep={"organize_after": 4, "compress_after": 8}) as here:
-        watcher = here.scheduler.runtime.upkeep_watcher
-        assert await watcher.look() == 0
-        await here.keep(a="Ann likes tea", b="Ann likes TEA", c="rain")
-        assert await watcher.look() == 0
-        await here.keep(d="snow")
-        assert (await watcher.look(), await watcher.look()) == (1, 1)
-        assert await messages_of(here) == ["mem_organize"]
-        await here.scheduler.runtime.drain()
-        assert len(await here.living()) == 3
-        assert await messages_of(here) == ["mem_archive", "mem_organize"]
-        await here.keep(**{f"m{number}": f"number {number}" for number in range(4)})
-        assert await watcher.look() == 2  # organising rests, compressing is due
-        assert await messages_of(here) == ["mem_archive", "mem_organize", "memory_compression"]
-        here.clock.advance(3600)
-        await watcher.look()
-        assert (await messages_of(here)).count("mem_organize") == 2
-        await here.scheduler.runtime.drain()
-        here.clock.advance(30 * DAY_S)
-        assert await watcher.look() == 0
-
-
-async def test_near_its_limit_a_tenant_is_served_sooner() -> None:
-    async with home(memory={"long_term_limit": 20}, upkeep={"organize_after": 100}) as here:
-        watcher = here.scheduler.runtime.upkeep_watcher
-        await here.keep(**{f"m{number}": f"number {number}" for number in range(17)})
-        assert await watcher.look() == 0
-        await here.keep(last="number 18")
-        assert await watcher.look() == 1
-
-
-async def test_upkeep_that_fails_is_not_begun_again_at_once() -> None:
-    async with home(upkeep={"organize_after": 1}) as here:
-        watcher = here.scheduler.runtime.upkeep_watcher
-        here.store.changed = None  # every run fails
-        await here.keep(a="Ann likes tea")
-        for _ in range(20):
-            await watcher.look()
-            await here.scheduler.runtime.drain()
-            here.clock.advance(60)
-        assert (await messages_of(here)).count("mem_organize") == 1
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-async def test_the_watcher_looks_by_itself_unless_upkeep_is_disabled(enabled: bool) -> None:
-    async with home(upkeep={"organize_after": 1, "enabled": enabled}) as here:
-        await here.keep(a="Ann likes tea")
-        watcher = here.scheduler.runtime.upkeep_watcher
-        await watcher.start()
-        async with asyncio.timeout(30):
-            while enabled and not await messages_of(here):
-                here.clock.advance(60)
-                await asyncio.sleep(0)
-        assert (watcher._task is not None) == enabled
-        await watcher.stop(1)

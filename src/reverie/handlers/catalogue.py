@@ -60,6 +60,11 @@ class Builtin:
     """The role that a caller needs to submit messages of the label."""
 
 
+UPKEEP_FIELDS = (
+    "`interval_seconds`, the least window; in later messages of a pass its `pass_id`, the page (`since`, "
+    "`until`, `after`), or a `group` of memory ids ([upkeep](upkeep.md#messages))"
+)
+"""The content of all messages of upkeep."""
 CATALOGUE: tuple[Builtin, ...] = (
     Builtin(
         label="add",
@@ -137,8 +142,8 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         asks_model=True,
         described=Described(
-            input="nothing; or fields of a pass that goes on ([upkeep](upkeep.md#messages))",
-            example="",
+            input=f"nothing, or {UPKEEP_FIELDS}",
+            example="{}",
             effect="memories that say the same become one with all sources; of facts that contradict each "
             "other, the later one replaces the earlier one, which held until then; what several facts show "
             "becomes a memory of kind `pattern`; what is over a limit moves to the archive",
@@ -155,7 +160,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         asks_model=True,
         described=Described(
-            input="nothing, or `interval_seconds`, the least window",
+            input=f"nothing, or {UPKEEP_FIELDS}",
             example='{"interval_seconds": 1800}',
             effect="groups of similar memories that were changed since the last success become one memory "
             "each, of at most 512 tokens, which links to its sources; turns become a `summary`",
@@ -170,8 +175,8 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch=True,
         batch_size=1,
         described=Described(
-            input="nothing",
-            example="",
+            input=f"nothing, or {UPKEEP_FIELDS}",
+            example="{}",
             effect="what nobody has asked for in `upkeep.archive_after_days` moves to the archive; it comes "
             "back when it is used",
             without_model="the same",
@@ -220,7 +225,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         described=Described(
             input="nothing",
-            example="",
+            example="{}",
             effect="items past their `expires_at`, and those older than `memory.retention_s` allows, are "
             "deleted as by `memory.delete`; by default nothing else is. For the system: a message for each "
             "tenant that has some",
@@ -235,7 +240,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         described=Described(
             input="nothing",
-            example="",
+            example="{}",
             effect="the indexer looks for items without a vector of the present model, also for those that "
             "the embedder has not given before",
             without_model="the same",
@@ -249,7 +254,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         described=Described(
             input="nothing",
-            example="",
+            example="{}",
             effect="the items of the tenant are counted by kind and tier, for `observe.statistics()`. For "
             "the system: a message for each tenant that has changed",
             without_model="the same",

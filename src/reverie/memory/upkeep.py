@@ -30,35 +30,35 @@ class UpkeepSettings(Section):
         "upkeep run` do",
     )
     organize_after: int = Field(
-        100, ge=1, description="new memories of a tenant after which mem_organize runs for the tenant"
+        100, ge=1, description="items that a tenant gets before mem_organize runs for the tenant"
     )
     compress_after: int = Field(
-        1000, ge=1, description="new memories of a tenant after which memory_compression runs for the tenant"
+        1000, ge=1, description="items that a tenant gets before memory_compression runs for the tenant"
     )
     near_limit: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="share of memory.long_term_limit from which a tenant is served after a tenth as many new "
-        "memories",
+        description="share of memory.long_term_limit from which on a tenant is served after a tenth as many "
+        "new items",
     )
     rest_s: float = Field(
         3600, ge=0, description="seconds between two passes of a label that workers begin for a tenant"
     )
     look_s: float = Field(60, gt=0, description="seconds between two looks for tenants that have grown")
     archive_after_days: float = Field(
-        180, gt=0, description="days after which memories that nobody asked for move to the archive"
+        180, gt=0, description="days after which items that nobody asked for move to the archive"
     )
     similarity: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="cosine of two vectors from which memories count as similar; embedders whose cosines are "
+        description="cosine of two vectors from which on items count as similar; embedders whose cosines are "
         "all high, such as e5, need more",
     )
-    batch: int = Field(200, ge=10, le=1000, description="changed memories that one message looks at")
+    batch: int = Field(200, ge=10, le=1000, description="items that one message looks at")
     group_size: int = Field(
-        12, ge=2, le=50, description="memories that the language model is shown at once, at most"
+        12, ge=2, le=50, description="items that the language model is shown at once, at most"
     )
 
 

@@ -63,7 +63,7 @@ class Triggers:
         *,
         register: Register,
         handles: Callable[[str], bool],
-        has_own: Callable[[str], bool],
+        has_own_handler: Callable[[str], bool],
         level_of: Callable[[str], int],
         limits: MessageLimits,
         opened: Callable[[], Awaitable[None]],
@@ -71,14 +71,13 @@ class Triggers:
     ) -> None:
         """`register` makes a function the handler of a type; `handles` says whether a type has a handler.
 
-        `has_own` says whether it has a handler that is not built in.
-
-        `opened` opens the backend, and is awaited before each use. `recorder` announces fired messages.
+        `has_own_handler` says whether it has one that is not built in. `opened` opens the backend, and is
+        awaited before each use. `recorder` announces fired messages.
         """
         self._backend = backend
         self._register = register
         self._handles = handles
-        self._has_own = has_own
+        self._has_own_handler = has_own_handler
         self._limits = limits
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
@@ -222,7 +221,7 @@ class Triggers:
         if settings is None:
             return None
         workers = await self._backend.views.workers()
-        if self._has_own(task_type) or any(task_type in worker.labels for worker in workers):
+        if self._has_own_handler(task_type) or any(task_type in worker.labels for worker in workers):
             log.warning("trigger.not_pulled", task_type=task_type, reason="it has a handler")
             return None
         return settings
