@@ -7,7 +7,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks import conversation, events, memory, queue, triggers, walk
+from benchmarks import conversation, events, handlers, memory, queue, triggers, walk
 from benchmarks.api import run as api
 from benchmarks.report import print_report, print_targets, shown_progress
 from benchmarks.rounds import Sizes
@@ -85,7 +85,20 @@ def main() -> None:
         "--chart", type=Path, metavar="FILE.png", help="draw the figures into this file as well"
     )
     seven.add_argument("--server-binary", type=Path, metavar="PATH", help="redis: the server to start")
-    seven.add_argument("--json", action="store_true", help="only the JSON line")
+    eight = commands.add_parser(
+        "handlers", help="each built-in handler without a model, and upkeep of a simulated user with one"
+    )
+    eight.add_argument(
+        "--scale", type=_share, default=1.0, help="make sizes and days smaller by this factor (default 1)"
+    )
+    eight.add_argument(
+        "--eval", type=Path, metavar="DATA.json", help="also the recall of these before and after upkeep"
+    )
+    eight.add_argument(
+        "--chart", type=Path, metavar="FILE.png", help="draw items, tokens and recall over the days"
+    )
+    for each in (seven, eight):
+        each.add_argument("--json", action="store_true", help="only the JSON line")
     for command in (one, two):
         command.add_argument(
             "--messages", type=_positive, default=50_000, help="how many to drain (default 50,000)"
@@ -106,6 +119,7 @@ def main() -> None:
         "memory": _memory,
         "conversation": _conversation,
         "api": _api,
+        "handlers": _handlers,
     }
     runs[arguments.what](arguments)
 
@@ -160,6 +174,22 @@ def _conversation(arguments: argparse.Namespace) -> None:
         from benchmarks.conversation_chart import draw_timeline  # noqa: PLC0415
 
         draw_timeline(arguments.chart, figures)
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
+
+
+def _handlers(arguments: argparse.Namespace) -> None:
+    if arguments.chart:
+        from benchmarks.chart import check  # noqa: PLC0415  the chart needs more than the figures do
+
+        check(arguments.chart)
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = handlers.measure(arguments.scale, arguments.eval, progress)
+    if arguments.chart:
+        from benchmarks.days_chart import draw_days  # noqa: PLC0415
+
+        draw_days(arguments.chart, figures)
     if not arguments.json:
         print_targets(figures)
     print(json.dumps(figures))

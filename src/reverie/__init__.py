@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from reverie.face.global_scheduler import mem_scheduler
     from reverie.face.scheduler import AsyncScheduler, Scheduler
     from reverie.face.task_scheduler import TaskScheduler, get_scheduler
+    from reverie.face.timed_work import create_cleanup_handler, create_compression_handler
     from reverie.failures import (
         BudgetError,
         CredentialsError,
@@ -61,6 +62,8 @@ __all__ = [
     "TransientError",
     "Turn",
     "__version__",
+    "create_cleanup_handler",
+    "create_compression_handler",
     "get_scheduler",
     "mem_scheduler",
 ]
@@ -94,6 +97,8 @@ _HOMES = {
     "TaskScheduler": "reverie.face.task_scheduler:TaskScheduler",
     "TransientError": "reverie.failures:TransientError",
     "Turn": "reverie.turn:Turn",
+    "create_cleanup_handler": "reverie.face.timed_work:create_cleanup_handler",
+    "create_compression_handler": "reverie.face.timed_work:create_compression_handler",
     "get_scheduler": "reverie.face.task_scheduler:get_scheduler",
     "mem_scheduler": "reverie.face.global_scheduler:mem_scheduler",
 }

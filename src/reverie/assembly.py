@@ -26,6 +26,7 @@ from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
 from reverie.errors import InvalidSettingError, UnknownSchemeError
 from reverie.handlers.catalogue import CATALOGUE
+from reverie.memory.housekeeping import retention_rules
 from reverie.memory.interface import SharesDatabase
 from reverie.memory.sqlite.mend import MEMORY_ROOM
 from reverie.memory.sqlite.store import SqliteMemoryStore
@@ -37,6 +38,7 @@ from reverie.models.wordllama import WordLlamaEmbedder
 from reverie.principal import Role
 from reverie.storage.location import IN_MEMORY, sqlite_path
 from reverie.storage.sqlite import Database
+from reverie.triggers.settings import TaskSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from reverie.memory.interface import MemoryStore
     from reverie.models.interface import Embedder, LanguageModel, Reranker
     from reverie.settings import Settings
-    from reverie.triggers.settings import TaskSettings
     from reverie.webhooks.settings import WebhookSettings
 
 __all__ = [
@@ -73,6 +74,9 @@ __all__ = [
     "trigger_options",
     "webhook_options",
 ]
+
+
+DAY_MS = 24 * 3600 * 1000
 
 
 class Modules(NamedTuple):
@@ -277,10 +281,14 @@ def new_registry(settings: Settings) -> Registry:
     """A registry with the handlers of the catalogue; the user's handlers are added later."""
     registry = Registry(settings.worker, settings.labels, _find_place)
     for entry in CATALOGUE:
+        task = settings.scheduler.tasks.get(entry.label)  # the built-in handlers of timed tasks
+        timed = LabelSettings() if task is None else trigger_options(task)
         options = LabelSettings(
-            level=entry.level,
-            timeout_s=entry.timeout_s,
-            max_attempts=entry.max_attempts,
+            level=entry.level or timed.level,
+            timeout_s=entry.timeout_s or timed.timeout_s,
+            max_attempts=entry.max_attempts or timed.max_attempts,
+            backoff_s=timed.backoff_s,
+            max_backoff_s=timed.max_backoff_s,
             credential=settings.llm.credential if entry.asks_model else None,
             batch=entry.batch_size,
             role=None if entry.role is Role.READ_ONLY else entry.role.title,
@@ -291,6 +299,7 @@ def new_registry(settings: Settings) -> Registry:
 
 def handler_options(settings: Settings, models: Models) -> HandlerOptions:
     """The settings that built-in handlers heed."""
+    compression = settings.scheduler.tasks.get("memory_compression") or TaskSettings()
     return HandlerOptions(
         has_language_model=models.has_language_model,
         buffers=models.has_language_model,
@@ -302,6 +311,13 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
         window_tokens=settings.llm.window_tokens,
         max_output_tokens=settings.llm.max_output_tokens,
         working_limit=settings.memory.working_limit,
+        retention=retention_rules(settings.memory.retention_s),
+        long_term_limit=settings.memory.long_term_limit,
+        archive_after_ms=round(settings.upkeep.archive_after_days * DAY_MS),
+        similarity=settings.upkeep.similarity,
+        upkeep_batch=settings.upkeep.batch,
+        group_size=settings.upkeep.group_size,
+        compression_interval_s=compression.interval_s,
     )
 
 

@@ -22,21 +22,28 @@ __all__ = [
     "Delete",
     "Effect",
     "Extracted",
+    "InPass",
+    "Judged",
+    "KeepSearch",
+    "KeepStatistics",
     "Link",
     "Move",
     "NoteAnswer",
     "NoteQuery",
+    "PassDone",
     "Relation",
     "Remember",
     "Revise",
     "Source",
     "Supersede",
     "Touch",
+    "UndoPass",
     "check_effect",
 ]
 
-Relation = Literal["derived_from", "supersedes", "about", "next"]
-"""How one memory item is linked to another."""
+Relation = Literal["derived_from", "supersedes", "about", "next", "may_contradict"]
+"""How one memory item is linked to another. `may_contradict` leads from the later of two items to the earlier
+one: only a language model, or a person, can tell whether they contradict each other."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +142,7 @@ class Move(_Effect, frozen=True, kw_only=True, tag="move"):
 
 
 class Touch(_Effect, frozen=True, kw_only=True, tag="touch"):
-    """Count one access to an item. Nothing happens if the item is gone."""
+    """Count one access to an item. An archived item comes back. Nothing happens if the item is gone."""
 
     memory_id: str
 
@@ -213,6 +220,67 @@ class NoteAnswer(_Effect, frozen=True, kw_only=True, tag="note_answer"):
     """The memories that the answer has used."""
 
 
+class KeepSearch(_Effect, frozen=True, kw_only=True, tag="keep_search"):
+    """Keep what an enhanced search has found for the next search with the same query.
+
+    Nothing is kept if a memory of the tenant was changed since the search began.
+    """
+
+    query: str
+    """The key of the query, by `query_key`."""
+    changes: int
+    """The number of changes of the tenant when the search began."""
+    hits: tuple[tuple[str, float], ...]
+    """The ids and scores of the memories, best first."""
+
+
+class KeepStatistics(_Effect, frozen=True, kw_only=True, tag="keep_statistics"):
+    """Keep how many items the tenant has on a day."""
+
+    day: str
+    """The day in UTC, such as 2026-05-07."""
+    changes: int
+    """The number of changes of the tenant when the count began."""
+    counts: tuple[tuple[str, str, int], ...]
+    """Kind, tier, number of living items."""
+
+
+class InPass(_Effect, frozen=True, kw_only=True, tag="in_pass"):
+    """Let the later effects of the message belong to a pass of upkeep, which `UndoPass` can take back.
+
+    If the pass was taken back already, the later effects of the message are not written.
+    """
+
+    pass_id: str
+    """Messages of one pass share it."""
+    label: str
+    """The label of the upkeep."""
+
+
+class PassDone(_Effect, frozen=True, kw_only=True, tag="pass_done"):
+    """Note that upkeep of one label has looked at all that was changed until a moment."""
+
+    label: str
+    until: int
+    """In epoch milliseconds."""
+
+
+class Judged(_Effect, frozen=True, kw_only=True, tag="judged"):
+    """Note that upkeep has decided upon groups of items: it does not look at them again."""
+
+    keys: tuple[str, ...]
+    """A hash of the items of each group, and of their texts."""
+
+
+class UndoPass(_Effect, frozen=True, kw_only=True, tag="undo_pass"):
+    """Take a pass of upkeep back: merged, replaced and archived items are again what they were.
+
+    What was deleted since stays deleted, and an item that somebody has changed since stays as it is.
+    """
+
+    pass_id: str
+
+
 Effect = (
     Remember
     | Revise
@@ -226,6 +294,12 @@ Effect = (
     | Extracted
     | NoteQuery
     | NoteAnswer
+    | KeepSearch
+    | KeepStatistics
+    | InPass
+    | PassDone
+    | Judged
+    | UndoPass
 )
 """Every kind of effect. A new kind is added here and to each store's table of writers."""
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(Effect)
@@ -233,6 +307,7 @@ _NAMES = (
     "buffer_id",
     "blob_id",
     "memory_id",
+    "pass_id",
     "successor",
     "source_id",
     "target_id",

@@ -67,9 +67,13 @@ LABEL_LEVELS: dict[str, Level] = {
     "mem_read": Level.BACKGROUND,
     "mem_organize": Level.BACKGROUND,
     "mem_archive": Level.BACKGROUND,
+    "memory_compression": Level.BACKGROUND,
     "pref_add": Level.BACKGROUND,
     "mem_feedback": Level.BACKGROUND,
     "api_mix_search": Level.BACKGROUND,
+    "data_cleanup": Level.BACKGROUND,
+    "embedding_refresh": Level.BACKGROUND,
+    "statistics_update": Level.BACKGROUND,
 }
 """The labels that every installation knows. A label that is not listed is `Level.BACKGROUND`."""
 

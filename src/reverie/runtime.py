@@ -47,6 +47,7 @@ from reverie.errors import InvalidSettingError
 from reverie.handlers.catalogue import CATALOGUE
 from reverie.memory.buffer_sweeper import BufferSweeper
 from reverie.memory.indexer import Indexer
+from reverie.memory.upkeep_watcher import UpkeepWatcher
 from reverie.models.gateway import Gateway
 from reverie.models.usage import Ledger, VolatileLedger
 from reverie.observe.bus import EventBus
@@ -160,6 +161,7 @@ class Runtime:
             self.backend,
             register=self._register_trigger,
             handles=lambda label: self.registry.get(label) is not None,
+            has_own_handler=lambda label: any(handler.label == label for handler in self.own_handlers),
             level_of=level_of,
             limits=self.limits,
             opened=self.open,
@@ -190,6 +192,13 @@ class Runtime:
             settings.buffer,
             submit=partial(self.intake.submit, notes=False),
             wanted=lambda: self.reads_buffers,
+        )
+        self.upkeep_watcher = UpkeepWatcher(
+            self.store,
+            self.clock,
+            settings.upkeep,
+            settings.memory,
+            submit=partial(self.intake.submit, notes=False),
         )
         self.worker = self._new_worker()
         self._brought = new_services(settings)
@@ -353,6 +362,7 @@ class Runtime:
             yield _Entry("work", self.triggers)
             yield _Entry("work", self.indexer)
             yield _Entry("work", self.buffer_sweeper)
+            yield _Entry("work", self.upkeep_watcher)
         elif not has_supervisor:
             settings = self.settings.model_copy(update={"app": self.app})
             environment = environment_of(settings)

@@ -23,6 +23,7 @@ from reverie.dispatch.settings import LabelSettings, WorkerSettings
 from reverie.memory.buffers import BufferSettings
 from reverie.memory.extraction import ExtractionSettings
 from reverie.memory.settings import MemorySettings
+from reverie.memory.upkeep import UpkeepSettings
 from reverie.message import MessageLimits
 from reverie.models.settings import LlmSettings
 from reverie.observe.settings import AlertSettings, EventSettings
@@ -135,6 +136,7 @@ class Settings(Section):
     memory: MemorySettings = Field(default_factory=MemorySettings)
     buffer: BufferSettings = Field(default_factory=BufferSettings)
     extraction: ExtractionSettings = Field(default_factory=ExtractionSettings)
+    upkeep: UpkeepSettings = Field(default_factory=UpkeepSettings)
     llm: LlmSettings = Field(default_factory=LlmSettings)
     spool: SpoolSettings = Field(default_factory=SpoolSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import apsw
 import pytest
 
-from reverie.handlers.mem_read import normalised
+from reverie.handlers.grouping import normalised
 from reverie.turn import Turn
 from support.agreement import assert_agreement
 from support.extractor import facts_of, turns_in

@@ -436,6 +436,10 @@ async def test_only_the_last_twenty_queries_are_kept(scheduler, clock) -> None:
         ("mem_update", "no json"),
         ("mem_read", {"memory_ids": 3}),
         ("mem_read", {"text": "  "}),
+        ("pref_add", {"memory_ids": 3}),
+        ("api_mix_search", {"query": 3}),
+        ("api_mix_search", " "),
+        ("pref_add", {"memory_ids": ["a"] * 1001}),
     ],
 )
 async def test_bad_input_is_buried_at_once_with_the_reason(scheduler, label, content) -> None:
@@ -443,7 +447,7 @@ async def test_bad_input_is_buried_at_once_with_the_reason(scheduler, label, con
     await scheduler.runtime.drain()
     (item,) = await scheduler.status("ann", receipt.item_id)
     assert (item.status, item.attempts) == (Status.FAILED, 1)
-    assert "mem" in item.error or "content" in item.error
+    assert label in item.error or "content" in item.error or "mem" in item.error
 
 
 async def test_turns_that_two_messages_name_are_read_once(tmp_path, model, clock) -> None:

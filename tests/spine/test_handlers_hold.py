@@ -14,13 +14,16 @@ from reverie import AsyncScheduler
 from reverie.backends.moves import Status
 from reverie.backends.sqlite import settle
 from reverie.dispatch.requests import Desk
+from reverie.effect import Revise
 from reverie.errors import BackendUnavailableError
+from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.dying import drain_and_die
-from support.extractor import extract, turns_in
+from support.extractor import turns_in
 from support.handler_cases import CASES, MORE, Case, State, memory_rows, state_of
 from support.scripted_model import Answer, scripted
+from support.tidier import tidy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -40,7 +43,7 @@ every_model_case = pytest.mark.parametrize("case", MODEL_CASES.values(), ids=MOD
 @pytest.fixture
 def model() -> Iterator[ScriptedModel]:
     with scripted() as model:
-        model.answers = extract
+        model.answers = tidy
         yield model
 
 
@@ -59,6 +62,8 @@ class Product:
         self.given: dict[str, dict[str, Any]] = {
             "queue": {"url": f"sqlite:///{folder / 'queue.db'}"},
             "memory": {"url": f"sqlite:///{self.path}", "embedding": "none"},
+            "scheduler": {"enabled": False},  # only the messages of the cases run
+            "upkeep": {"similarity": 0.6},
         }
         if model is not None:
             self.given["llm"] = {"preset": "custom", "url": model.url, "model": "tiny", "tries": 1}
@@ -76,9 +81,14 @@ class Product:
 
     async def prepare(self, case: Case) -> None:
         """Run what comes before the message of a case, and submit the message."""
+        self.given["upkeep"]["archive_after_days"] = case.archive_after_days
         async with self.scheduler() as scheduler:
+            await scheduler.runtime.store.change(("ann", "ann"), case.kept)
             for message in case.before:
                 await scheduler.submit_messages([message])
+                await scheduler.runtime.drain()
+            if case.reads:
+                self.clock.advance(LATER_S)
                 await scheduler.runtime.drain()
             await scheduler.submit_messages([case.message])
 
@@ -162,7 +172,9 @@ async def test_each_question_to_the_worker_may_fail(
 
 @every_model_case
 @pytest.mark.parametrize(
-    "answer", [Answer(status=500), Answer(text="{", finish="length")], ids=["500", "half"]
+    "answer",
+    [Answer(status=500), Answer(text="{", finish="length"), Answer(text='[{"no": "sense"}]')],
+    ids=["500", "half", "nonsense"],
 )
 async def test_the_model_may_fail(tmp_path: Path, model: ScriptedModel, case: Case, answer: Answer) -> None:
     expected = await undisturbed(tmp_path, case, model)
@@ -174,6 +186,33 @@ async def test_the_model_may_fail(tmp_path: Path, model: ScriptedModel, case: Ca
     assert state_of(product.path) == before
     model.script = []
     assert await product.finish() == expected
+
+
+@every_case
+async def test_somebody_else_changes_the_same_items_meanwhile(
+    tmp_path: Path, model: ScriptedModel, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await undisturbed(tmp_path, case, model)
+    product = Product(tmp_path / "conflict", model)
+    await product.prepare(case)
+    prepare, changed = SqliteMemoryStore.prepare, set()
+
+    async def change_first(self, effects):
+        items = {e.memory_id: e for e in effects if getattr(e, "version", 0)}
+        present = {item.id for item in await self.items(("ann", "ann"), list(items))}
+        if not changed and present:
+            changed.update(present)
+            revised = [Revise(memory_id=i, version=items[i].version, importance=0.7) for i in present]
+            await self.change(("ann", "ann"), revised)
+        return await prepare(self, effects)
+
+    monkeypatch.setattr(SqliteMemoryStore, "prepare", change_first)
+    state = await product.finish()
+    assert [item[0] for item in state.items] == [item[0] for item in expected.items]
+    assert state.links == expected.links
+    for found, wanted in zip(state.items, expected.items, strict=True):
+        assert found[:4] + found[5:] == wanted[:4] + wanted[5:]
+    assert bool(changed) == case.changes_items
 
 
 @every_case
@@ -249,6 +288,6 @@ async def test_delivered_again_after_its_effects(tmp_path: Path, model: Scripted
     async with product.scheduler() as scheduler:
         (item,) = [item for item in await scheduler.status("ann") if item.item_id == "the-one"]
         assert (item.status, item.losses) == (Status.COMPLETED, 1)
-    if case.label not in {"add", "query"}:  # these are followed by others, which change more
+    if case.label not in {"add", "query", "mem_organize"}:  # these are followed by others, which change more
         assert memory_rows(product.path) == applied
     assert await product.finish() == expected

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.scripted_model import Answer, Request
 
-__all__ = ["extract", "facts_of", "known_in", "turns_in"]
+__all__ = ["extract", "facts_of", "known_in", "preferences_of", "turns_in"]
 
 TURN = re.compile(r"^(\d+)\. ([^:(]+?)(?: \([^)]*\))?: (.*)$")
 
@@ -22,9 +22,9 @@ def turns_in(prompt: str) -> list[tuple[int, str, str]]:
     return [(int(found[1]), found[2], found[3]) for line in lines if (found := TURN.match(line))]
 
 
-def known_in(prompt: str) -> dict[int, str]:
+def known_in(prompt: str, what: str = "facts") -> dict[int, str]:
     """The known facts of a prompt, by number."""
-    part = prompt.partition("\nKnown facts:\n")[2].partition("\n\nTurns:\n")[0]
+    part = prompt.partition(f"\nKnown {what}:\n")[2].partition("\n\nTurns:\n")[0]
     return {
         int(line.partition(". ")[0]): line.partition(". ")[2] for line in part.splitlines() if ". " in line
     }
@@ -54,8 +54,30 @@ def facts_of(prompt: str) -> list[dict[str, Any]]:
     return facts
 
 
+def preferences_of(prompt: str) -> list[dict[str, Any]]:
+    """A preference for each "I (don't) like X"; it replaces the contrary of the same speaker."""
+    known = known_in(prompt, "preferences")
+    found = []
+    for number, speaker, text in turns_in(prompt):
+        if liked := re.match(r"I (don't )?like (.*)", text):
+            likes = [f"{speaker} likes {liked[2]}", f"{speaker} does not like {liked[2]}"]
+            said, contrary = likes[::-1] if liked[1] else likes
+            one = {"text": said, "explicit": True, "confidence": 0.8, "turns": [number]}
+            if replaces := [place for place, old in known.items() if old == contrary]:
+                one["replaces"] = replaces
+            found.append(one)
+    return found
+
+
 def extract(request: Request) -> Answer:
-    """Answer a request with facts, or a request about feedback with a correction of the first memory."""
+    """Answer a request with facts, or with what else its prompt asks for."""
     if "\nFeedback:\n" in request.prompt:
         return Answer(text=json.dumps({"verdict": "correction", "memories": [1], "text": None}))
+    if "\nKnown preferences:\n" in request.prompt:
+        return Answer(text=json.dumps({"preferences": preferences_of(request.prompt)}))
+    if "further queries" in request.prompt:
+        return Answer(text=json.dumps({"queries": ["Lisbon"]}))
+    if "\nMemories:\n" in request.prompt:  # the last is the best
+        shown = request.prompt.partition("\nMemories:\n")[2].strip().count("\n") + 1
+        return Answer(text=json.dumps({"order": list(range(shown, 0, -1))}))
     return Answer(text=json.dumps({"facts": facts_of(request.prompt)}))

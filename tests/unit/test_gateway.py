@@ -89,9 +89,11 @@ def new_gateway(model: Model | None, ledger: Ledger, clock: ManualClock, setting
     return Gateway(Models(language_model=model), ledger, MemorySharedState(clock), settings, clock)
 
 
-async def ask(gateway: Gateway, *, tenant=ANN, key="ann/1", prompt="hello", schema=None) -> Completion:
+async def ask(
+    gateway: Gateway, *, tenant=ANN, key="ann/1", prompt="hello", schema=None, label="mem_read"
+) -> Completion:
     return await gateway.complete(
-        [ChatMessage("user", prompt)], schema=schema, tenant=tenant, label="mem_read", key=key
+        [ChatMessage("user", prompt)], schema=schema, tenant=tenant, label=label, key=key
     )
 
 
@@ -394,3 +396,44 @@ async def test_keys_are_forgotten_after_two_days_and_sums_are_kept(
     assert keys == [("14",), ("15",), ("16",)]
     assert len(await store.usage(UsageQuery())) == 4
     await store.close()
+
+
+# -- the budget of upkeep --------------------------------------------------------------------------------
+
+
+async def test_upkeep_has_a_share_of_the_budget(model: Model, ledger: Ledger, clock: ManualClock) -> None:
+    settings = LlmSettings(model="small", tokens_per_day=60, upkeep_share=0.5)
+    gateway = new_gateway(model, ledger, clock, settings)
+    await ask(gateway, key="1", label="mem_organize")
+    await ask(gateway, key="2", label="memory_compression")
+    for again in (gateway, new_gateway(model, ledger, clock, settings)):
+        with pytest.raises(BudgetError, match=r"upkeep .* 30 of 30 tokens .*llm.upkeep_share"):
+            await ask(again, key="3", label="mem_organize")
+        assert again.budgets_spent() == []
+    assert await ledger.spent_on(ANN, DAY, ("mem_organize",)) == (15, 0)
+    await ask(gateway, key="4", tenant=BOB, label="mem_organize")
+    await ask(gateway, key="5")
+    await ask(gateway, key="6")
+    with pytest.raises(BudgetError, match="60 of 60 tokens"):
+        await ask(gateway, key="7")
+    assert len(gateway.budgets_spent()) == 1
+    clock.advance(24 * 3600)
+    await ask(gateway, key="8", label="mem_organize")
+
+
+async def test_other_work_may_spend_what_upkeep_would_have(
+    model: Model, ledger: Ledger, clock: ManualClock
+) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(model="small", tokens_per_day=15))
+    await ask(gateway, key="1")
+    with pytest.raises(BudgetError, match="15 of 15 tokens"):
+        await ask(gateway, key="2", label="mem_organize")
+
+
+async def test_without_a_limit_upkeep_has_none(model: Model, ledger: Ledger, clock: ManualClock) -> None:
+    gateway = new_gateway(model, ledger, clock, LlmSettings(model="small", tokens_per_day=None))
+    for number in range(3):
+        await ask(gateway, key=str(number), label="mem_organize")
+    none = new_gateway(model, ledger, clock, LlmSettings(model="small", upkeep_share=0))
+    with pytest.raises(BudgetError, match="0 tokens"):
+        await ask(none, key="4", label="mem_organize")

@@ -13,6 +13,7 @@ from reverie.access.governance import AllowAll
 from reverie.access.paging import seen_page
 from reverie.memory.finding import fitted
 from reverie.memory.interface import MemoryPage
+from reverie.memory.kept_searches import search
 from reverie.memory.query import Found
 from reverie.principal import current_principal
 
@@ -107,14 +108,14 @@ class MemoryReads:
         if not principal.may_touch(query.user_id):
             return Found()
         if self._sees_all(principal):
-            return await self._store.search(query)
+            return await search(self._store, query)
         if principal.cubes is not None:
             own = [cube for cube in query.mem_cube_ids or sorted(principal.cubes) if cube in principal.cubes]
             if not own:
                 return Found()
             query = msgspec.structs.replace(query, mem_cube_ids=tuple(own))
         if not self._is_governed:
-            return self._readable(await self._store.search(query))
+            return self._readable(await search(self._store, query))
         return await self._search_wider(query)
 
     async def _search_wider(self, query: SearchQuery) -> Found:

@@ -28,11 +28,13 @@ from reverie.cli.commands import (
     storage,
     transfer,
     triggers,
+    upkeep,
     waiting,
     webhooks,
 )
 from reverie.cli.commands.config import config
 from reverie.cli.commands.keys import audit
+from reverie.cli.commands.statistics import statistics
 from reverie.cli.commands.usage import usage
 from reverie.cli.commands.worker import worker_cli
 from reverie.cli.doctor.command import doctor
@@ -61,8 +63,10 @@ cli.add_typer(memories.commands, name="memories")
 cli.add_typer(redis.commands, name="redis")
 cli.add_typer(storage.commands, name="storage")
 cli.add_typer(webhooks.commands, name="webhooks")
+cli.add_typer(upkeep.commands, name="upkeep")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
+cli.command()(statistics)
 cli.command()(usage)
 cli.command()(audit)
 

@@ -31,7 +31,7 @@ UNITS = {"_s": "seconds", "_ms": "milliseconds", "_bytes": "bytes"}
 COUNTED = re.compile(
     r"(?:[\w ]+: )?(?:least )?(messages submitted per second|messages|handler calls|calls|worker processes"
     r"|processes|threads|slots|runs|words|tokens|claims|items|samples|labels|tries|files|webhooks|deliveries"
-    r"|levels|money|seconds|milliseconds|bytes)\b"
+    r"|levels|money|share|cosine|days|seconds|milliseconds|bytes)\b"
 )
 
 Place = tuple[str, ...]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from reverie.backends.moves import OF_MEMORY
+from reverie.dispatch.housekeeping import CountItems, ListCubes, ListSomeTenants, ReadExpired, RefreshIndex
 from reverie.dispatch.requests import (
     BufferStates,
     ClaimBuffer,
@@ -24,6 +25,7 @@ from reverie.dispatch.requests import (
     IndexItems,
     ListTenants,
     LoadMemos,
+    ReadChanges,
     ReadExtraction,
     ReadItems,
     ReadOptions,
@@ -33,6 +35,14 @@ from reverie.dispatch.requests import (
     ReleaseBuffer,
     SaveMemo,
     Search,
+)
+from reverie.dispatch.upkeep import (
+    ReadChanged,
+    ReadColdest,
+    ReadJudged,
+    ReadSimilar,
+    ReadTierCounts,
+    ReadUpkeepUntil,
 )
 from reverie.errors import ReverieError
 from reverie.memory.query import Filters, SearchQuery
@@ -45,9 +55,10 @@ if TYPE_CHECKING:
     from reverie.base.clock import Clock
     from reverie.dispatch.requests import Desk, Request
     from reverie.memory.buffers import BufferClaim, BufferKey
+    from reverie.memory.housekeeping import Which
     from reverie.message import Key, Message
 
-__all__ = ["BufferPort", "Context", "LocalLine", "MemoryReader", "ModelPort"]
+__all__ = ["BufferPort", "Context", "LocalLine", "MemoryReader", "ModelPort", "UpkeepReader"]
 
 
 class Line(Protocol):
@@ -121,6 +132,11 @@ class Context:
     def memory_of(self, message: Message) -> MemoryReader:
         """The memories of the tenant of one message of this call."""
         return MemoryReader(self, message.user_id, message.mem_cube_id)
+
+    @property
+    def upkeep(self) -> UpkeepReader:
+        """What upkeep of the message's tenant needs to know of its memories."""
+        return UpkeepReader(self.memory)
 
     @property
     def models(self) -> ModelPort:
@@ -210,12 +226,25 @@ class MemoryReader:
         self._cube = mem_cube_id
 
     def search(
-        self, text: str, *, limit: int = 10, kinds: Sequence[str] = (), without_kinds: Sequence[str] = ()
+        self,
+        text: str,
+        *,
+        limit: int = 10,
+        kinds: Sequence[str] = (),
+        without_kinds: Sequence[str] = (),
+        hops: int = 0,
     ) -> Any:
-        """The memories that fit best, best first: a `Found`, which can be used like a list of hits."""
-        filters = Filters(kinds=tuple(kinds), without_kinds=tuple(without_kinds))
+        """The memories that fit best, best first: a `Found`, which can be used like a list of hits.
+
+        With `hops`, the memories that are up to this many links away come with each hit.
+        """
         query = SearchQuery(
-            text=text, user_id=self._user_id, mem_cube_ids=(self._cube,), limit=limit, filters=filters
+            text=text,
+            user_id=self._user_id,
+            mem_cube_ids=(self._cube,),
+            limit=limit,
+            filters=Filters(kinds=tuple(kinds), without_kinds=tuple(without_kinds)),
+            hops=hops,
         )
         return self._ask(Search(query))
 
@@ -231,6 +260,10 @@ class MemoryReader:
         """What to extract for this cube: an `Extraction`."""
         return self._context.ask(ReadExtraction(self._user_id, self._cube))
 
+    def changes(self) -> Any:
+        """How often the memories of the tenant were changed; while this is the same, nothing has changed."""
+        return self._ask(ReadChanges(self._user_id, self._cube))
+
     def queries(self) -> Any:
         """The last queries of the tenant, the newest first: a list of `NotedQuery`."""
         return self._ask(ReadQueries(self._user_id, self._cube))
@@ -243,13 +276,76 @@ class MemoryReader:
         """Bring the index of these memories up to date; the answer is how many needed it."""
         return self._context.ask(IndexItems(self._user_id, self._cube, tuple(memory_ids)))
 
-    def tenants(self, after: tuple[str, str] | None = None, limit: int = 100) -> Any:
-        """Tenants that have memories, in order, starting after `after`. Only for messages of `_system`."""
+    def tenants(
+        self, after: tuple[str, str] | None = None, limit: int = 100, which: Which | None = None
+    ) -> Any:
+        """Tenants that have memories, in order, starting after `after`. Only for messages of `_system`.
+
+        With `which`, only those for which there is something to do.
+        """
+        if which is not None:
+            return self._ask(ListSomeTenants(which, after, limit))
         return self._ask(ListTenants(after, limit))
+
+    def cubes(self, changed_for: str | None = None) -> Any:
+        """The cubes of the user that have memories, in order.
+
+        With `changed_for`, only those that have changed since upkeep of that label has looked at them.
+        """
+        return self._ask(ListCubes(self._user_id, self._cube, changed_for))
+
+    def expired(self, rules: dict[str, int], limit: int) -> Any:
+        """The ids and versions of items whose time is over, by these rules or by their `expires_at`."""
+        return self._ask(ReadExpired(self._user_id, self._cube, rules, limit))
+
+    def counts(self) -> Any:
+        """How many living items there are: a list of kind, tier and number."""
+        return self._ask(CountItems(self._user_id, self._cube))
+
+    def refresh_index(self) -> Any:
+        """Ask the indexer for a pass."""
+        return self._context.ask(RefreshIndex(self._user_id, self._cube))
+
+    def ask_for_upkeep(self, kind: Callable[..., Request], *arguments: Any) -> Any:
+        """The answer to a request of upkeep; see `Context.upkeep`."""
+        return self._ask(kind((self._user_id, self._cube), *arguments))
 
     def _ask(self, request: Request) -> Any:
         self._context.note_read()
         return self._context.ask(request)
+
+
+class UpkeepReader:
+    """Reads what upkeep of one tenant needs to know. In an async handler each call is awaited."""
+
+    def __init__(self, memory: MemoryReader) -> None:
+        self._ask = memory.ask_for_upkeep
+        self.items = memory.items
+        self.unread = memory.unread
+
+    def changed(self, since: int, after: int, limit: int) -> Any:
+        """See `KeepsUpkeep.changed`: a list of `ChangedItem`."""
+        return self._ask(ReadChanged, since, after, limit)
+
+    def similar(self, memory_ids: Sequence[str], *, least_cosine: float, least_overlap: float) -> Any:
+        """See `KeepsUpkeep.similar`: a list of `Similar`."""
+        return self._ask(ReadSimilar, tuple(memory_ids), least_cosine, least_overlap)
+
+    def coldest(self, tier: str, before: int, limit: int) -> Any:
+        """See `KeepsUpkeep.coldest`: a list of `MemoryItem`."""
+        return self._ask(ReadColdest, tier, before, limit)
+
+    def tier_counts(self) -> Any:
+        """See `KeepsUpkeep.tier_counts`: a number for each tier."""
+        return self._ask(ReadTierCounts)
+
+    def judged(self, keys: Sequence[str]) -> Any:
+        """See `KeepsUpkeep.judged`: a list of keys."""
+        return self._ask(ReadJudged, tuple(keys))
+
+    def until(self, label: str) -> Any:
+        """See `KeepsUpkeep.upkeep_until`: a moment, or None."""
+        return self._ask(ReadUpkeepUntil, label)
 
 
 class BufferPort:

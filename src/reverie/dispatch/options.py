@@ -24,3 +24,11 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_tokens: int = 8192
     max_output_tokens: int = 2048
     working_limit: int = 20
+    retention: dict[str, int] = {}
+    """For how many milliseconds items are kept, by `kind/tier`; `retention_rules` has the form."""
+    long_term_limit: int = 1_000_000
+    archive_after_ms: int = 180 * 24 * 3600 * 1000
+    similarity: float = 0.8
+    upkeep_batch: int = 200
+    group_size: int = 12
+    compression_interval_s: float = 1800.0

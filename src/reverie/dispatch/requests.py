@@ -6,17 +6,20 @@ over its connection, and gets the answer there. `Desk` answers all requests.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from urllib.parse import quote
 
 import msgspec
 
+from reverie.dispatch.housekeeping import HouseRequest, ListSomeTenants, answer_house
 from reverie.dispatch.options import HandlerOptions
+from reverie.dispatch.upkeep import UpkeepRequest, answer_upkeep
 from reverie.errors import ReverieError
 from reverie.memory.buffers import BufferClaim, BufferKey, BufferState, buffers_of
 from reverie.memory.extraction import Extraction, KeepsCubes, merged
 from reverie.memory.interface import KeepsIndex, PageQuery
 from reverie.memory.item import MemoryItem
+from reverie.memory.kept_searches import KeepsSearches
 from reverie.memory.queries import KeepsQueries, KeepsUnread, NotedQuery
 from reverie.memory.query import Found, SearchQuery
 from reverie.message import SYSTEM_USER, Key
@@ -44,6 +47,7 @@ __all__ = [
     "IndexItems",
     "ListTenants",
     "LoadMemos",
+    "ReadChanges",
     "ReadExtraction",
     "ReadItems",
     "ReadOptions",
@@ -121,6 +125,14 @@ class ReadExtraction(msgspec.Struct, frozen=True, tag=True):
     """Read what to extract for the cube of one tenant."""
 
     answer: ClassVar[Any] = Extraction
+    user_id: str
+    mem_cube_id: str
+
+
+class ReadChanges(msgspec.Struct, frozen=True, tag=True):
+    """Ask how often the memories of one tenant were changed."""
+
+    answer: ClassVar[Any] = int
     user_id: str
     mem_cube_id: str
 
@@ -225,6 +237,7 @@ Request = (
     | ReadTier
     | ReadOptions
     | ReadExtraction
+    | ReadChanges
     | ReadQueries
     | ReadUnread
     | IndexItems
@@ -236,6 +249,8 @@ Request = (
     | CountTokens
     | Complete
     | HasLanguageModel
+    | HouseRequest
+    | UpkeepRequest
 )
 """All requests. A new request is added here, and in the table of `Desk`."""
 
@@ -270,6 +285,7 @@ class Desk:
             ReadTier: self._read_tier,
             ReadOptions: self._read_options,
             ReadExtraction: self._read_extraction,
+            ReadChanges: self._read_changes,
             ReadQueries: self._read_queries,
             ReadUnread: self._read_unread,
             IndexItems: self._index_items,
@@ -281,6 +297,8 @@ class Desk:
             CountTokens: self._count_tokens,
             Complete: self._complete,
             HasLanguageModel: self._has_language_model,
+            **dict.fromkeys(get_args(HouseRequest), self._keep_house),
+            **dict.fromkeys(get_args(UpkeepRequest), self._upkeep),
         }
 
     async def ask(self, request: Request, claims: Collection[Claim]) -> Any:
@@ -320,6 +338,12 @@ class Desk:
         tenant = (request.user_id, request.mem_cube_id)
         return merged(by_settings, await self._store.extraction(tenant))
 
+    async def _read_changes(self, request: ReadChanges, claims: Collection[Claim]) -> int:
+        _check_tenant(claims, request.user_id, request.mem_cube_id)
+        if not isinstance(self._store, KeepsSearches):
+            return 0
+        return await self._store.changes((request.user_id, request.mem_cube_id))
+
     async def _read_queries(self, request: ReadQueries, claims: Collection[Claim]) -> list[NotedQuery]:
         _check_tenant(claims, request.user_id, request.mem_cube_id)
         if not isinstance(self._store, KeepsQueries):
@@ -339,9 +363,15 @@ class Desk:
         return await self._store.index_items((request.user_id, request.mem_cube_id), request.memory_ids)
 
     async def _list_tenants(self, request: ListTenants, claims: Collection[Claim]) -> list[Tenant]:
-        if not claims or any(claim.message.user_id != SYSTEM_USER for claim in claims):
-            raise ReverieError(f"only messages of {SYSTEM_USER} may list tenants")
+        _check_system(claims)
         return await self._store.tenants(request.after, request.limit)
+
+    async def _keep_house(self, request: HouseRequest, claims: Collection[Claim]) -> Any:
+        if isinstance(request, ListSomeTenants):
+            _check_system(claims)
+        else:
+            _check_tenant(claims, request.user_id, request.mem_cube_id)
+        return await answer_house(self._store, request, self._clock.now())
 
     async def _buffer_states(self, request: BufferStates, claims: Collection[Claim]) -> list[BufferState]:
         for key in request.keys:
@@ -389,6 +419,10 @@ class Desk:
             within_s=request.within_s,
         )
 
+    async def _upkeep(self, request: UpkeepRequest, claims: Collection[Claim]) -> Any:
+        _check_tenant(claims, *request.tenant)
+        return await answer_upkeep(self._store, request)
+
     async def _has_language_model(self, _: HasLanguageModel, __: Collection[Claim]) -> bool:
         return self._gateway.has_model
 
@@ -399,6 +433,12 @@ def _own(claims: Collection[Claim], key: Key) -> Claim:
         if claim.key == key:
             return claim
     raise ReverieError(f"the message {key.item_id!r} of {key.user_id!r} is not one of this run's own")
+
+
+def _check_system(claims: Collection[Claim]) -> None:
+    """Refuse to list tenants for a run that is not the system's own."""
+    if not claims or any(claim.message.user_id != SYSTEM_USER for claim in claims):
+        raise ReverieError(f"only messages of {SYSTEM_USER} may list tenants")
 
 
 def _check_tenant(claims: Collection[Claim], user_id: str, cube: str) -> None:

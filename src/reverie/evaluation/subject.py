@@ -70,7 +70,7 @@ class _Here:
     """A scheduler of this process, with a worker."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._left: dict[str, list[str]] = {}
         """User → the ids of messages whose end was not awaited yet."""
 
@@ -78,20 +78,20 @@ class _Here:
         return name
 
     def add(self, messages: Sequence[Message]) -> None:
-        self._scheduler.submit_messages(messages)
+        self.scheduler.submit_messages(messages)
         for message in messages:
             self._left.setdefault(message.user_id, []).append(message.item_id)
 
     def settle(self, users: Iterable[str]) -> None:
         for user in users:
             for item_id in self._left.pop(user, ()):
-                item = self._scheduler.wait(item_id, user_id=user, timeout=WAIT_S)
+                item = self.scheduler.wait(item_id, user_id=user, timeout=WAIT_S)
                 if item.status != "completed":
                     raise EvaluationError(f"a message was not remembered: {item.status}, {item.error}")
-        self._scheduler.run(until_indexed(self._scheduler.asynchronous))
+        self.scheduler.run(until_indexed(self.scheduler.asynchronous))
 
     def search(self, question: str, user_id: str, limit: int) -> Answer:
-        found = self._scheduler.memory.search(question, user_id=user_id, limit=limit)
+        found = self.scheduler.memory.search(question, user_id=user_id, limit=limit)
         return Answer([hit.sources for hit in found], getattr(found, "degraded", ()))
 
 

@@ -10,6 +10,7 @@ import msgspec
 from reverie.base.bridge import Bridge, blocking
 from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidSelectionError
+from reverie.face.statistics import read_statistics
 from reverie.message import Key, check_ids
 from reverie.models.budgets import spent_budgets
 from reverie.models.usage import UsageQuery
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
     from reverie.backends.views import Attempt, LaneState
+    from reverie.face.statistics import Statistics
     from reverie.models.budgets import SpentBudget
     from reverie.models.usage import Usage
     from reverie.observe.bus import Subscription
@@ -184,6 +186,28 @@ class AsyncObservation:
         )
         return current_principal.get().own(await self._runtime.gateway.ledger.usage(query))
 
+    async def statistics(
+        self, *, user_id: str | None = None, mem_cube_id: str | None = None, limit: int = 100
+    ) -> Statistics:
+        """How many memories there are by kind and tier, their growth and tokens, as they were last counted.
+
+        `statistics_update` counts them, every hour by default. The largest tenants come first.
+        """
+        if mem_cube_id is not None and user_id is None:
+            raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
+        if not 1 <= limit <= MOST_TENANTS:
+            raise InvalidSelectionError(f"limit={limit}: must be 1 to {MOST_TENANTS}")
+        check_ids(self._runtime.limits, user_id=user_id, mem_cube_id=mem_cube_id)
+        await self._runtime.open()
+        return await read_statistics(
+            self._runtime.store,
+            self._runtime.gateway.ledger,
+            from_epoch_ms(self._runtime.clock.now()).date(),
+            user_id=user_id,
+            mem_cube_id=mem_cube_id,
+            limit=limit,
+        )
+
     async def budgets_spent(self) -> list[SpentBudget]:
         """The tenants that cannot make another call of the language model today."""
         today = await self.usage(days=1, limit=MOST_TENANTS)
@@ -239,4 +263,5 @@ class Observation:
     metrics = blocking(AsyncObservation.metrics)
     wait_idle = blocking(AsyncObservation.wait_idle)
     usage = blocking(AsyncObservation.usage)
+    statistics = blocking(AsyncObservation.statistics)
     budgets_spent = blocking(AsyncObservation.budgets_spent)

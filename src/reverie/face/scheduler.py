@@ -19,7 +19,9 @@ from reverie.face.keys import AsyncAudit, AsyncKeys, AuditLog, Keys
 from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
+from reverie.face.timed_work import TimedWork
 from reverie.face.triggers import AsyncTimedTasks, TimedTasks
+from reverie.face.upkeep import AsyncUpkeep, Upkeep
 from reverie.face.webhooks import AsyncWebhooks, Webhooks
 from reverie.message import Key, Message, check_ids, content_text, new_item_id
 from reverie.observe.status import ALL_ITEMS
@@ -102,6 +104,7 @@ class AsyncScheduler(Registration):
         self.memory = AsyncMemory(self)
         self.buffers = AsyncBuffers(self)
         self.extraction = AsyncExtractions(self)
+        self.upkeep = AsyncUpkeep(self)
         self.control = AsyncControl(runtime)
         self.observe = AsyncObservation(runtime)
         self.triggers = AsyncTimedTasks(runtime)
@@ -268,6 +271,27 @@ class AsyncScheduler(Registration):
         """The status of a business task, over all its items; None if it is unknown."""
         return await self.observe.tasks.get_task_status_by_business_id(business_task_id, user_id)
 
+    async def periodic_memory_compression_for_user(
+        self,
+        user_id: str,
+        device_id: str | None = None,
+        agent_id: str | None = None,
+        interval_seconds: float = 1800,
+    ) -> bool:
+        """Compress each cube of a user that has changed, and wait for it; True if all went well.
+
+        The interval is the least window: all that has changed since the last success is looked at, however
+        long ago that was. A worker of this queue does the work, within the timeout of the task type.
+        """
+        return await TimedWork(self).compress(user_id, device_id, agent_id, interval_seconds)
+
+    async def cleanup_expired_data(self) -> bool:
+        """Remove the memories of all users whose time is over, and wait for it; True if all went well.
+
+        These are items past their `expires_at`, and those older than `memory.retention_s` allows.
+        """
+        return await TimedWork(self).clean_up()
+
     async def schedule_user_task(
         self, task_type: str, user_id: str, device_id: str | None = None, agent_id: str | None = None
     ) -> bool:
@@ -323,6 +347,7 @@ class Scheduler(Registration):
         self.memory = Memory(self._inner.memory, self._bridge, self._direct_memory)
         self.buffers = Buffers(self._inner.buffers, self._bridge)
         self.extraction = Extractions(self._inner.extraction, self._bridge)
+        self.upkeep = Upkeep(self._inner.upkeep, self._bridge)
         self.control = Control(self._inner.control, self._bridge)
         self.observe = Observation(self._inner.observe, self._bridge)
         self.triggers = TimedTasks(self._inner.triggers, self._bridge)
@@ -393,6 +418,8 @@ class Scheduler(Registration):
     wait = blocking(AsyncScheduler.wait)
     get_task_status_by_business_id = blocking(AsyncScheduler.get_task_status_by_business_id)
     start_background_monitor = blocking(AsyncScheduler.start_background_monitor)
+    periodic_memory_compression_for_user = blocking(AsyncScheduler.periodic_memory_compression_for_user)
+    cleanup_expired_data = blocking(AsyncScheduler.cleanup_expired_data)
     schedule_user_task = blocking(AsyncScheduler.schedule_user_task)
     schedule_user_tasks = blocking(AsyncScheduler.schedule_user_tasks)
 

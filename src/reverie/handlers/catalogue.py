@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
+from reverie.handlers.api_mix_search import api_mix_search
+from reverie.handlers.housekeeping import data_cleanup, embedding_refresh, statistics_update
+from reverie.handlers.mem_archive import mem_archive
 from reverie.handlers.mem_feedback import mem_feedback
+from reverie.handlers.mem_organize import mem_organize
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
+from reverie.handlers.memory_compression import memory_compression
+from reverie.handlers.pref_add import pref_add
 from reverie.handlers.query import answer, query
-from reverie.message import LABEL_LEVELS
+from reverie.message import level_of
 from reverie.principal import Role
 
 if TYPE_CHECKING:
@@ -55,6 +61,11 @@ class Builtin:
     """The role that a caller needs to submit messages of the label."""
 
 
+UPKEEP_FIELDS = (
+    "`interval_seconds`, the least window; in later messages of a pass its `pass_id`, the page (`since`, "
+    "`until`, `after`), or a `group` of memory ids ([upkeep](upkeep.md#messages))"
+)
+"""The content of all messages of upkeep."""
 CATALOGUE: tuple[Builtin, ...] = (
     Builtin(
         label="add",
@@ -142,6 +153,132 @@ CATALOGUE: tuple[Builtin, ...] = (
             idempotency="a correction has the id `{item_id}.0`; changes carry the version that was read",
         ),
     ),
+    Builtin(
+        label="mem_organize",
+        function=mem_organize,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input=f"nothing, or {UPKEEP_FIELDS}",
+            example="{}",
+            effect="memories that say the same become one with all sources; of facts that contradict each "
+            "other, the later one replaces the earlier one, which held until then; what several facts show "
+            "becomes a memory of kind `pattern`; what is over a limit moves to the archive",
+            without_model="only texts that are equal after normalising are merged; similar facts are linked "
+            "by `may_contradict`; limits hold in the same way",
+            idempotency="ids derive from what is merged; changes carry the version that was read; decisions "
+            "upon groups are kept, and answers of the model as memos",
+        ),
+    ),
+    Builtin(
+        label="memory_compression",
+        function=memory_compression,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input=f"nothing, or {UPKEEP_FIELDS}",
+            example='{"interval_seconds": 1800}',
+            effect="groups of similar memories that were changed since the last success become one memory "
+            "each, of at most 512 tokens, which links to its sources; turns become a `summary`",
+            without_model="only texts that are equal after normalising, or that another text of the same "
+            "speaker and validity contains, are merged; `reverie upkeep plan` lists other groups",
+            idempotency="as of `mem_organize`; each group is a message of its own",
+        ),
+    ),
+    Builtin(
+        label="mem_archive",
+        function=mem_archive,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input=f"nothing, or {UPKEEP_FIELDS}",
+            example="{}",
+            effect="what nobody has asked for in `upkeep.archive_after_days` moves to the archive; it comes "
+            "back when it is used",
+            without_model="the same",
+            idempotency="moves carry the version that was read; a second run finds nothing to move",
+        ),
+    ),
+    Builtin(
+        label="pref_add",
+        function=pref_add,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="a list of turns as for `add`, or `turns`, or `memory_ids`; any other text is one turn of "
+            "the user",
+            example='[{"role": "user", "name": "Ann", "content": "I prefer trains to planes"}]',
+            effect="explicit and implicit preferences are remembered (`info.preference_type`, "
+            "`info.confidence`), each linked to the turns that show it, which are kept; further turns make a "
+            "known one surer; a later one that contradicts it supersedes it",
+            without_model="only what a user says in plain words (I prefer, I like, I don't like, please "
+            "always …, and in Chinese), word for word; it supersedes what is equal but for its negation",
+            idempotency="the id of a preference derives from its normalised text; the same turn changes "
+            "nothing twice; answers of the model are kept as memos",
+        ),
+    ),
+    Builtin(
+        label="api_mix_search",
+        function=api_mix_search,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="`query`; any other text is the query",
+            example='{"query": "Where does Ann live?"}',
+            effect="the search is done with further queries, over links and in the order of the model; the "
+            "next search of the tenant with the same query answers with the result, until a memory of the "
+            "tenant changes",
+            without_model="only links are followed",
+            idempotency="the result replaces the one that is kept for the query",
+        ),
+    ),
+    Builtin(
+        label="data_cleanup",
+        function=data_cleanup,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="{}",
+            effect="items past their `expires_at`, and those older than `memory.retention_s` allows, are "
+            "deleted as by `memory.delete`; by default nothing else is. For the system: a message for each "
+            "tenant that has some",
+            without_model="the same",
+            idempotency="deletions carry the version that was read; a second run finds nothing to delete",
+        ),
+    ),
+    Builtin(
+        label="embedding_refresh",
+        function=embedding_refresh,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="{}",
+            effect="the indexer looks for items without a vector of the present model, also for those that "
+            "the embedder has not given before",
+            without_model="the same",
+            idempotency="the indexer makes no vector twice",
+        ),
+    ),
+    Builtin(
+        label="statistics_update",
+        function=statistics_update,
+        batch=True,
+        batch_size=1,
+        described=Described(
+            input="nothing",
+            example="{}",
+            effect="the items of the tenant are counted by kind and tier, for `observe.statistics()`. For "
+            "the system: a message for each tenant that has changed",
+            without_model="the same",
+            idempotency="a count replaces the one of the same day",
+        ),
+    ),
 )
 """All built-in handlers, in the order of a conversation."""
 
@@ -160,7 +297,7 @@ def handlers_page() -> str:
         "|---|---|---|---|---|---|",
     ]
     for entry in CATALOGUE:
-        level = entry.level or int(LABEL_LEVELS[entry.label])
+        level = entry.level or int(level_of(entry.label))
         told = entry.described
         cells = (f"`{entry.label}`", level, told.input, told.effect, told.without_model, told.idempotency)
         lines.append(f"| {' | '.join(map(str, cells))} |")

@@ -30,10 +30,13 @@ __all__ = [
     "answer_schema",
     "halves",
     "known_that_fit",
+    "numbers",
+    "one_line",
     "pieces",
     "prompt_for",
     "prompt_tokens",
     "read_facts",
+    "turn_line",
 ]
 
 PROMPT = Template(files(__package__).joinpath("prompts/extract.txt").read_text("utf-8"))
@@ -117,14 +120,14 @@ def answer_schema(extraction: Extraction, turns: int, known: int) -> dict[str, A
     fact: dict[str, Any] = {
         "text": text,
         "kind": {"enum": list(KINDS)},
-        "turns": _numbers(turns, at_least=1),
+        "turns": numbers(turns, at_least=1),
         "categories": {"type": "array", "items": category, "maxItems": 5},
         "entities": {"type": "array", "items": entity, "maxItems": 10},
         "valid_from": moment,
         "valid_to": moment,
     }
     if known:
-        fact["ends"] = _numbers(known)
+        fact["ends"] = numbers(known)
         fact["same_as"] = {"type": ["integer", "null"], "minimum": 1, "maximum": known}
     if extraction.schema is not None:
         fact["info"] = extraction.schema
@@ -148,8 +151,8 @@ def prompt_for(
     text = PROMPT.substitute(
         mission=extraction.mission or MISSION,
         rules="\n".join(rules),
-        known="\n".join(f"{number}. {_line(item.text)}" for number, item in enumerate(known, 1)) or "none",
-        turns="\n".join(_turn(number, passage) for number, passage in enumerate(passages, 1)),
+        known="\n".join(f"{number}. {one_line(item.text)}" for number, item in enumerate(known, 1)) or "none",
+        turns="\n".join(turn_line(number, passage) for number, passage in enumerate(passages, 1)),
     )
     return (ChatMessage("user", text),)
 
@@ -241,18 +244,20 @@ def _parts(passage: Passage, most_tokens: int) -> Iterator[Passage]:
         yield msgspec.structs.replace(passage, text=rest)
 
 
-def _turn(number: int, passage: Passage) -> str:
+def turn_line(number: int, passage: Passage) -> str:
+    """A turn as a line of a prompt, with its number, its speaker and its time."""
     when = ""
     if passage.said_at is not None:
         when = datetime.fromtimestamp(passage.said_at / 1000, UTC).strftime(" (%A, %d %B %Y, %H:%M)")
-    return f"{number}. {_line(passage.speaker)}{when}: {_line(passage.text)}"
+    return f"{number}. {one_line(passage.speaker)}{when}: {one_line(passage.text)}"
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """A text in one line, so that no turn can pass for another one."""
     return " ".join(text.split())
 
 
-def _numbers(most: int, *, at_least: int = 0) -> dict[str, Any]:
+def numbers(most: int, *, at_least: int = 0) -> dict[str, Any]:
+    """The JSON schema of a list of numbers from 1 to `most`."""
     number = {"type": "integer", "minimum": 1, "maximum": max(1, most)}
     return {"type": "array", "items": number, "minItems": at_least, "maxItems": min(most, MOST_SOURCES)}

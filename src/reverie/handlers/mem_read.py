@@ -26,6 +26,7 @@ from reverie.handlers.extraction import (
     prompt_tokens,
     read_facts,
 )
+from reverie.handlers.grouping import normalised
 from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
@@ -45,7 +46,15 @@ if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
     from reverie.message import Key, Message
 
-__all__ = ["MOST_IDS", "PROMPT_TOKENS", "ReadInput", "mem_read", "room_for_turns"]
+__all__ = [
+    "MOST_IDS",
+    "PROMPT_TOKENS",
+    "ReadInput",
+    "mem_read",
+    "normalised",
+    "passage_of",
+    "room_for_turns",
+]
 
 KNOWN = 10
 """How many known facts a prompt shows, so that the model can tell what is new and what has ended."""
@@ -92,7 +101,7 @@ async def mem_read(messages: list[Message], ctx: Context) -> dict[Key, Done]:
             unread = set(await ctx.memory.unread(wanted))
             wanted = tuple(memory_id for memory_id in wanted if memory_id in unread)
         items = await ctx.memory.items(wanted)
-        passages = [_passage_of(item) for item in items]
+        passages = [passage_of(item) for item in items]
         done = Done(effects=await _Reading(message, ctx, options).effects(passages))
     else:
         done = await _read_buffer(message, asked, ctx, options)
@@ -247,10 +256,12 @@ class _Reading:
         effects: list[Effect] = []
         for same_id, group in by_id.items():
             memory_id, item = same_id, present.get(same_id)
-            if item is not None and item.valid_to is not None and group[0].fact.held_to is None:  # again
-                memory_id, item = derived_id(*self._message.key, "fact", same_id), None
             turns = list(dict.fromkeys(turn for one in group for turn in _turns_of(one)))
             sources = tuple(self._source_of(turn, present.get(turn)) for turn in turns)
+            if item is not None and item.valid_to is not None and group[0].fact.held_to is None:
+                if set(map(_place_of, sources)) <= set(map(_place_of, item.sources)):
+                    continue  # it was over after these turns
+                memory_id, item = derived_id(*self._message.key, "fact", same_id), None  # it holds again
             effects.append(
                 self._remember(memory_id, group[0], sources) if item is None else _with_sources(item, sources)
             )
@@ -295,20 +306,19 @@ class _Reading:
         )
 
 
-def normalised(text: str) -> str:
-    """A text without differences of case, spaces and a last full stop."""
-    return " ".join(text.casefold().split()).rstrip(".!。")
-
-
 def _turns_of(one: _Found) -> list[str]:
     """The ids of the turns that say a fact."""
     return [one.passages[number - 1].memory_id for number in one.fact.turns if number <= len(one.passages)]
 
 
+def _place_of(source: Source) -> tuple[str, int]:
+    return source.item_id, source.index
+
+
 def _with_sources(item: MemoryItem, sources: tuple[Source, ...]) -> Effect:
     """A known fact with further sources."""
-    known = {(source.item_id, source.index) for source in item.sources}
-    new = tuple(source for source in sources if (source.item_id, source.index) not in known)
+    known = set(map(_place_of, item.sources))
+    new = tuple(source for source in sources if _place_of(source) not in known)
     return Revise(memory_id=item.id, version=item.version, sources=(*item.sources, *new))
 
 
@@ -328,7 +338,8 @@ def _closings(found: Sequence[_Found], written: set[str]) -> list[Effect]:
     return list(closings.values())
 
 
-def _passage_of(item: MemoryItem) -> Passage:
+def passage_of(item: MemoryItem) -> Passage:
+    """A memory as it stands in a prompt."""
     source = item.sources[0] if item.sources else None
     speaker = (source.name or source.role if source else None) or "user"
     return Passage(memory_id=item.id, text=item.text, speaker=speaker, said_at=item.held_at)

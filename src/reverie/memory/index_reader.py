@@ -54,6 +54,10 @@ class IndexReader(Protocol):
         """The numbers of the conversations with this id: each tenant may have one."""
         ...
 
+    def has_archive(self, tenants: Sequence[int]) -> bool:
+        """Whether one of these tenants has archived items."""
+        ...
+
     def allowed(self, tenants: Sequence[int], filters: Filters) -> set[int]:
         """The items that pass the filters."""
         ...

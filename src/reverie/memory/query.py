@@ -117,6 +117,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """How many hits were below the threshold."""
     cut: int = 0
     """How many hits and preferences were left out because of `max_tokens`."""
+    enhanced: bool = False
+    """Whether the hits are those of an enhanced search that was kept (`api_mix_search`)."""
     words_left_out: int = 0
     """How many words of the query were not searched for, because the query has very many.
 

@@ -64,6 +64,7 @@ COMMON = 4
 LONGEST_QUESTION = 2000
 """How many characters of a query are read for names, times and the vector."""
 PREFERENCE = "preference"
+ARCHIVE = "archive"
 TURN = "turn"
 """The kind of items that other items come from."""
 FEW_LEFT_OUT = 50
@@ -111,6 +112,7 @@ class Search:
         else:
             hits, words_left_out, words = self._find(filters)
             preferences = []
+        hits = self._with_archive(hits)
         return Found(
             hits=hits,
             preferences=preferences,
@@ -129,6 +131,21 @@ class Search:
             else None,
         )
 
+    def _with_archive(self, hits: list[Hit]) -> list[Hit]:
+        """The hits, and those of the archive if fewer than asked for are found without it."""
+        query, filters = self._query, self._query.filters
+        good = sum(hit.score >= (query.threshold or 0) for hit in hits)
+        if good >= query.limit or filters.tiers or filters.as_of is not None:
+            return hits
+        shelves = self._reader.shelves(query.user_id, query.mem_cube_ids, past=True)
+        if not self._reader.has_archive([shelf.tenant for shelf in shelves]):
+            return hits
+        without = (*filters.without_kinds, PREFERENCE) if query.preferences else filters.without_kinds
+        archived, *_ = self._find(
+            msgspec.structs.replace(filters, tiers=(ARCHIVE,), without_kinds=without),
+        )
+        return sorted((*hits, *archived), key=lambda hit: -hit.score)
+
     @property
     def _reference(self) -> int:
         given = self._query.reference_time
@@ -138,7 +155,7 @@ class Search:
         """The hits for these filters, how many words were left out, and the words searched for."""
         query, reader = self._query, self._reader
         limit = limit or max(query.limit, self._asked.pool)
-        needs_past = filters.as_of is not None or "archive" in filters.tiers
+        needs_past = filters.as_of is not None or ARCHIVE in filters.tiers
         with self._timed("filters"):
             shelves = reader.shelves(query.user_id, query.mem_cube_ids, past=needs_past)
             tenants = list(dict.fromkeys(shelf.tenant for shelf in shelves))

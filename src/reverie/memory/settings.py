@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from reverie.configuration.section import Section
+from reverie.configuration.section import TEN_YEARS_S, Section
 
 __all__ = ["MemorySettings"]
 
@@ -61,6 +61,12 @@ class MemorySettings(Section):
         ge=1,
         description="items of a tenant in the tier long_term; more are moved to the archive",
     )
+    retention_s: dict[str, float] = Field(
+        {},
+        description="seconds after which data_cleanup removes memories: by kind (`observation`), by tier "
+        "(`*/archive`), or by both (`turn/archive`), the closest counts; what was derived only from them "
+        "goes with them; default: none is removed",
+    )
     index_batch: int = Field(256, ge=1, le=10_000, description="items that the indexer does in one step")
     index_look_s: float = Field(
         60, gt=0, description="seconds after which the indexer looks for work that nobody has told it of"
@@ -92,3 +98,14 @@ class MemorySettings(Section):
         description="seconds that the store remembers which messages it has applied, if the queue is in "
         "another database; a worker whose lease ended longer ago is refused, and its message runs again",
     )
+
+    @field_validator("retention_s")
+    @classmethod
+    def _check_retention(cls, retention: dict[str, float]) -> dict[str, float]:
+        for key, seconds in retention.items():
+            parts = key.split("/")
+            if len(parts) > 2 or not all(parts) or parts in (["*"], ["*", "*"]):
+                raise ValueError(f"{key!r} must be a kind, a kind/tier, or */tier")
+            if not 0 < seconds <= TEN_YEARS_S:
+                raise ValueError(f"{key}: {seconds:g} must be more than 0 and at most {TEN_YEARS_S} seconds")
+        return retention

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Vector", "cosines", "quantise", "similarities"]
+__all__ = ["Vector", "bits_of", "cosine_rows", "cosines", "quantise", "similarities"]
 
 
 class Vector(NamedTuple):
@@ -22,6 +22,15 @@ class Vector(NamedTuple):
     """One bit a number: whether it is positive."""
 
 
+def bits_of(numbers: bytes) -> bytes:
+    """The bits of a stored vector."""
+    import numpy as np  # noqa: PLC0415
+
+    matrix = np.frombuffer(numbers, dtype=np.int8).reshape(1, -1)
+    bits: bytes = _bits(np, matrix)[0].tobytes()
+    return bits
+
+
 def quantise(vectors: Any) -> list[Vector]:
     """The stored form of each row of a matrix."""
     import numpy as np  # noqa: PLC0415
@@ -29,24 +38,26 @@ def quantise(vectors: Any) -> list[Vector]:
     matrix = np.asarray(vectors, dtype=np.float32)
     largest = np.abs(matrix).max(axis=1, keepdims=True)
     numbers = np.rint(matrix * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
-    width = -(-matrix.shape[1] // 64) * 64  # whole words of 64 bits, as the distance function wants them
-    signs = np.zeros((len(matrix), width), dtype=bool)
-    signs[:, : matrix.shape[1]] = matrix > 0
-    bits = np.packbits(signs, axis=1)
+    bits = _bits(np, matrix)
     return [Vector(row.tobytes(), bit.tobytes()) for row, bit in zip(numbers, bits, strict=True)]
 
 
 def cosines(query: Vector, stored: Sequence[bytes]) -> list[float]:
     """The cosine of the query and each stored vector; ValueError if one has another length."""
+    return cosine_rows(query.numbers, stored)
+
+
+def cosine_rows(numbers: bytes, stored: Sequence[bytes]) -> list[float]:
+    """The cosine of one stored vector and each other one; ValueError if one has another length."""
     import numpy as np  # noqa: PLC0415
 
     if not stored:
         return []
-    size = len(query.numbers)
-    if any(len(numbers) != size for numbers in stored):
+    size = len(numbers)
+    if any(len(other) != size for other in stored):
         raise ValueError("a stored vector has another length than the embedder's vectors")
     matrix = _rows(np, stored, size)
-    asked = np.frombuffer(query.numbers, dtype=np.int8).astype(np.float32)
+    asked = np.frombuffer(numbers, dtype=np.int8).astype(np.float32)
     lengths = np.linalg.norm(matrix, axis=1) * float(np.linalg.norm(asked))
     found: list[float] = (matrix @ asked / np.where(lengths > 0, lengths, 1)).tolist()
     return found
@@ -60,6 +71,13 @@ def similarities(stored: Sequence[bytes]) -> list[list[float]]:
     matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-9)
     found: list[list[float]] = (matrix @ matrix.T).tolist()
     return found
+
+
+def _bits(np: Any, matrix: Any) -> Any:
+    """Whether each number of each row is positive, packed into whole words of 64 bits."""
+    signs = np.zeros((len(matrix), -(-matrix.shape[1] // 64) * 64), dtype=bool)
+    signs[:, : matrix.shape[1]] = matrix > 0
+    return np.packbits(signs, axis=1)
 
 
 def _rows(np: Any, stored: Sequence[bytes], size: int) -> Any:

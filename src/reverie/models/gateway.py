@@ -179,7 +179,7 @@ class Gateway:
         given, answered = sum(tokens_in(one.content) for one in prompt), self._settings.max_output_tokens
         micros = self._micros(model_name(self._settings), given, answered)
         wait_s = max(within_s - self._settings.timeout_s, within_s / 2)
-        async with self._budgets.reserve(call.tenant, given + answered, micros):
+        async with self._budgets.reserve(call.tenant, given + answered, micros, call.label):
             try:
                 async with self._permits.slot(wait_s):
                     completion = await self._models.complete(

@@ -66,6 +66,13 @@ class LlmSettings(Section):
     money_per_day: float | None = Field(
         None, ge=0, description="money that a tenant may cost on a day (UTC), by prices; default: no limit"
     )
+    upkeep_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of tokens_per_day and money_per_day that upkeep (mem_organize, "
+        "memory_compression) may use; then upkeep waits for the next day, and the rest is left to other work",
+    )
     prices: dict[str, Price] = Field({}, description="name of a model → what its tokens cost")
 
     @model_validator(mode="after")

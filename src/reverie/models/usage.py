@@ -68,8 +68,10 @@ class Ledger(Protocol):
         """Keep the costs of calls. They are on disk when this returns; a known key changes nothing."""
         ...
 
-    async def spent_on(self, tenant: tuple[str, str], day: str) -> tuple[int, int]:
-        """The tokens and the micros that a tenant has spent on a day."""
+    async def spent_on(
+        self, tenant: tuple[str, str], day: str, labels: Sequence[str] = ()
+    ) -> tuple[int, int]:
+        """The tokens and the micros that a tenant has spent on a day; with `labels`, on these alone."""
         ...
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
@@ -94,9 +96,15 @@ class VolatileLedger:
             for place, number in enumerate((1, one.input_tokens, one.output_tokens, one.micros)):
                 sums[place] += number
 
-    async def spent_on(self, tenant: tuple[str, str], day: str) -> tuple[int, int]:
+    async def spent_on(
+        self, tenant: tuple[str, str], day: str, labels: Sequence[str] = ()
+    ) -> tuple[int, int]:
         """See `Ledger.spent_on`."""
-        own = [sums for key, sums in self._sums.items() if key[:3] == (day, *tenant)]
+        own = [
+            sums
+            for key, sums in self._sums.items()
+            if key[:3] == (day, *tenant) and (not labels or key[3] in labels)
+        ]
         return sum(sums[1] + sums[2] for sums in own), sum(sums[3] for sums in own)
 
     async def usage(self, query: UsageQuery) -> list[Usage]:

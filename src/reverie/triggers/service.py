@@ -63,6 +63,7 @@ class Triggers:
         *,
         register: Register,
         handles: Callable[[str], bool],
+        has_own_handler: Callable[[str], bool],
         level_of: Callable[[str], int],
         limits: MessageLimits,
         opened: Callable[[], Awaitable[None]],
@@ -70,11 +71,13 @@ class Triggers:
     ) -> None:
         """`register` makes a function the handler of a type; `handles` says whether a type has a handler.
 
-        `opened` opens the backend, and is awaited before each use. `recorder` announces fired messages.
+        `has_own_handler` says whether it has one that is not built in. `opened` opens the backend, and is
+        awaited before each use. `recorder` announces fired messages.
         """
         self._backend = backend
         self._register = register
         self._handles = handles
+        self._has_own_handler = has_own_handler
         self._limits = limits
         self._opened = opened
         self._handlers: dict[str, Callable[[Message], Any]] = {}
@@ -102,7 +105,13 @@ class Triggers:
         self.types.define(task_type, settings)
 
     def handle(self, task_type: str, function: Callable[..., Any]) -> None:
-        """Let `function(user_id, device_id, agent_id)` do the work of a type, from now on."""
+        """Let `function(user_id, device_id, agent_id)` do the work of a type, from now on.
+
+        A function that only submits the work of this type and waits for it leaves the type to the built-in
+        handler: no run holds a place in a worker to wait for another run.
+        """
+        if getattr(function, "submits", None) == task_type and self._handles(task_type):
+            return
         self._handlers[task_type] = message_handler(task_type, function)
         self._registered.pop(task_type, None)
         self._register_one(task_type)
@@ -204,12 +213,15 @@ class Triggers:
         return [index in fresh for index in range(len(whose))]
 
     async def pulled_type(self, task_type: str) -> TaskSettings | None:
-        """The settings of a type whose runs may be pulled; None if it is not in force, or has a handler."""
+        """The settings of a type whose runs may be pulled; None if it is not in force, or has a handler.
+
+        A built-in handler counts only if a live worker runs it.
+        """
         settings = await self._settings_of(task_type) if self.enabled else None
         if settings is None:
             return None
         workers = await self._backend.views.workers()
-        if self._handles(task_type) or any(task_type in worker.labels for worker in workers):
+        if self._has_own_handler(task_type) or any(task_type in worker.labels for worker in workers):
             log.warning("trigger.not_pulled", task_type=task_type, reason="it has a handler")
             return None
         return settings

@@ -6,7 +6,22 @@ import msgspec
 import pytest
 
 from reverie import Delete, Link, Message, Remember, Revise, Supersede, Touch
-from reverie.effect import Buffer, BufferDone, Effect, Extracted, Move, NoteAnswer, NoteQuery, Source
+from reverie.effect import (
+    Buffer,
+    BufferDone,
+    Effect,
+    Extracted,
+    InPass,
+    Judged,
+    KeepSearch,
+    KeepStatistics,
+    Move,
+    NoteAnswer,
+    NoteQuery,
+    PassDone,
+    Source,
+    UndoPass,
+)
 from reverie.errors import VersionConflictError
 from reverie.memory.interface import Application
 from reverie.memory.sqlite.effects import WRITERS
@@ -28,6 +43,12 @@ def test_every_kind_has_a_writer_and_comes_back_from_json() -> None:
         Extracted(memory_ids=("a",)),
         NoteQuery(query_id="q", query="where?", found=("a",)),
         NoteAnswer(answer="there", query_id="q", used=("a",)),
+        KeepSearch(query="k", changes=3, hits=(("a", 0.5),)),
+        KeepStatistics(day="2026-05-07", changes=3, counts=(("fact", "working", 2),)),
+        InPass(pass_id="p", label="mem_organize"),
+        PassDone(label="mem_organize", until=1),
+        Judged(keys=("k",)),
+        UndoPass(pass_id="p"),
     ]
     assert [type(effect) for effect in effects] == list(WRITERS)
     for effect in effects:
@@ -180,14 +201,15 @@ async def test_move_and_touch(bench) -> None:
     await bench.add(a="x")
     bench.clock.advance(1)
     moved = Move(memory_id="a", version=1, tier="archive")
-    assert await bench.apply(moved, Touch(memory_id="a")) == "applied"
+    assert await bench.apply(Touch(memory_id="a"), moved) == "applied"
     item = await bench.store.get("ann", "a")
     assert (item.tier, item.version, item.status) == ("archive", 2, "archived")
     assert (item.access_count, item.accessed_at) == (1, bench.clock.now())
     assert await bench.apply(Touch(memory_id="nothing")) == "applied"
-    assert (await bench.find("x"), await bench.find("x", tiers=("archive",))) == ([], ["a"])
+    assert await bench.find("x", tiers=("archive",)) == ["a"]
+    assert await bench.find("x", tiers=("long_term", "working")) == []
     assert await bench.apply(Move(memory_id="a", version=2, tier="working")) == "applied"
-    assert await bench.find("x") == ["a"]
+    assert await bench.find("x", tiers=("working",)) == ["a"]
 
 
 async def test_uses_raise_a_hit_and_outlive_a_change_of_its_text(bench) -> None:

@@ -110,10 +110,11 @@ async def test_filters(both) -> None:
     async def find(**filters) -> str:
         return "".join(sorted(await both.find("tea", diversity="no", **filters)))
 
-    assert await find() == "abc"
+    assert await find(limit=3) == "abc"
+    assert await find() == "abcd"
     assert await find(kinds=("event", "preference")) == "ac"
     assert await find(kinds=("none",)) == ""
-    assert await find(without_kinds=("event",)) == "bc"
+    assert await find(without_kinds=("event",)) == "bcd"
     assert await find(tags=("y", "z")) == "ab"
     assert await find(tags=("w",)) == ""
     assert await find(tiers=("working",)) == "c"
@@ -121,7 +122,7 @@ async def test_filters(both) -> None:
     assert await find(device_id="phone") == "a"
     assert await find(agent_id="bot") == "b"
     assert await find(agent_id="bot", device_id="phone") == ""
-    assert await find(since=now - 5 * DAY) == "ac"
+    assert await find(since=now - 5 * DAY) == "acd"
     assert await find(until=now - 5 * DAY) == "b"
     assert await find(since=now - 10 * DAY, until=now) == "bc"
     assert await find(kinds=("event",), tags=("z",)) == ""
@@ -145,7 +146,7 @@ async def test_as_of_finds_what_held_then_superseded_or_not(both) -> None:
     assert await held(19.5) == ["old", "porto", "trip"]
     assert await held(15) == ["old", "porto"]
     assert await held(10) == ["lisbon", "old"]
-    assert sorted(await both.find("lives", diversity="no")) == ["lisbon", "trip"]
+    assert sorted(await both.find("lives", limit=2, diversity="no")) == ["lisbon", "trip"]
     assert await both.find("lives", as_of=now - 15 * DAY, kinds=("event",)) == []
 
 

@@ -33,7 +33,7 @@ async def add(bench, *names: str, tier: str = "long_term", **fields) -> None:
 async def test_the_items_of_least_worth_are_archived_and_never_lost(small, tier: str) -> None:
     await add(small, *"abcde", tier=tier)
     assert await tier_of(small, tier) == ["c", "d", "e"]
-    assert sorted(await small.find("tea")) == ["c", "d", "e"]
+    assert sorted(await small.find("tea", limit=3)) == ["c", "d", "e"]
     assert sorted(await small.find("tea", tiers=("archive",))) == ["a", "b"]
     assert sorted(await small.find("tea", tiers=("archive", tier))) == ["a", "b", "c", "d", "e"]
     item = await small.store.get("ann", "a")

@@ -15,23 +15,31 @@ from reverie.effect import (
     BufferDone,
     Delete,
     Extracted,
+    InPass,
+    Judged,
+    KeepSearch,
+    KeepStatistics,
     Link,
     Move,
     NoteAnswer,
     NoteQuery,
+    PassDone,
     Remember,
     Revise,
     Source,
     Supersede,
     Touch,
+    UndoPass,
 )
 from reverie.errors import VersionConflictError
 from reverie.memory.prepare import Indexable, speaker_of
-from reverie.memory.sqlite import buffers
+from reverie.memory.sqlite import buffers, passes
 from reverie.memory.sqlite.conversation import extracted, note_answer, note_query
+from reverie.memory.sqlite.housekeeping import keep_statistics
 from reverie.memory.sqlite.index import Entry, tenant_of
 from reverie.memory.sqlite.new_items import ARCHIVE, IMPORTANCE_MS, EffectGroup, NewItem
 from reverie.memory.sqlite.rows import to_json
+from reverie.memory.sqlite.searches import keep_search
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["WRITERS", "EffectWriter", "adopt", "known_of"]
 
 SQL = load_queries(__package__ or "", "effects.sql")
+LONG_TERM = "long_term"
 
 
 class EffectWriter:
@@ -88,6 +97,8 @@ class EffectWriter:
                 if type(effect) not in COLLECTED:
                     group.write_new()  # the effect may concern them
                 WRITERS[type(effect)](step, effect)
+                if step.is_void:
+                    break
         group.write_new()
 
 
@@ -107,7 +118,11 @@ class EffectStep:
         self._changed: dict[str, int] = {}
         """Item that this message has already changed → its version before: both versions are no conflict."""
         self.unwritten: set[str] = set()
-        """Items of this message that were not written, because they were deleted before."""
+        """Items that were deleted before, or by this message: its later effects pass them over."""
+        self.pass_log: passes.PassLog | None = None
+        """Keeps what the message changes, if the message belongs to a pass of upkeep."""
+        self.is_void = False
+        """Whether the rest of the message is not written, because its pass was taken back."""
 
     @property
     def always(self) -> dict[str, Any]:
@@ -126,6 +141,11 @@ class EffectStep:
             self._tenant = self.group.tenant(self.owner)
         return self._tenant
 
+    def note(self, change: passes.Change, memory_id: str, other: str, relation: str | None = None) -> None:
+        """Note a change for the pass of upkeep that the message belongs to, if any."""
+        if self.pass_log is not None:
+            self.pass_log.note(change, memory_id, other, relation)
+
     def rows(self, statement: str, **bindings: Any) -> list[tuple[Any, ...]]:
         """Run one statement for an item of the message's tenant."""
         return self.run(SQL[statement], **bindings)
@@ -141,10 +161,10 @@ class EffectStep:
         if found is None or version not in {found, self._changed.get(memory_id)}:
             raise VersionConflictError(memory_id, version, found)
         seq: int = rows[0][0]
-        self._note_change(seq)
+        self.note_version(seq)
         return seq
 
-    def _note_change(self, seq: int) -> None:
+    def note_version(self, seq: int) -> None:
         """Remember the version of an item that is about to be changed."""
         ((memory_id, version),) = self.rows("id_of", seq=seq)
         self._changed.setdefault(memory_id, version)
@@ -170,6 +190,8 @@ class EffectStep:
     def move(self, seq: int, tier: str) -> None:
         """Write the tier of an item, and the counts of both tiers."""
         item = self.known(seq)
+        if self.pass_log is not None:
+            self.note("moved", self.rows("id_of", seq=seq)[0][0], item.tier)
         self.rows("keep_version", seq=seq, change="move")
         self.rows("move", seq=seq, tier=tier)
         if item.successor is None and tier != item.tier:
@@ -190,7 +212,7 @@ class EffectStep:
         excess = self.index.counts_of([tenant]).get((tenant, tier), 0) - limit
         if excess > 0:
             for (seq,) in self.rows("least_worth", tenant=tenant, tier=tier, limit=excess):
-                self._note_change(seq)
+                self.note_version(seq)
                 self.move(seq, ARCHIVE)
 
     def remove(self, seq: int, memory_id: str) -> None:
@@ -200,6 +222,7 @@ class EffectStep:
         were merged come back. So is an item that was derived from nothing else.
         """
         item = self.known(seq)
+        self.unwritten.add(memory_id)  # later effects of this message find it gone, and that is no conflict
         derived = [
             (other, name)
             for other, name, others in self.rows("derived_items", id=memory_id)
@@ -215,7 +238,7 @@ class EffectStep:
         for statement in ("delete_item", "delete_unindexed"):  # before others come back and may evict it
             self.rows(statement, seq=seq)
         for (merged,) in self.rows("merged_items", id=memory_id):
-            self._revive(merged)
+            self.revive(merged)
         self.bury(memory_id)
         for other, name in derived:
             if self.rows("text_of", id=name):
@@ -229,9 +252,9 @@ class EffectStep:
         if self._writer.forget_turn is not None and item_id and turn.isascii() and turn.isdigit():
             self._writer.forget_turn(self._connection, self.message.user_id, item_id, int(turn))
 
-    def _revive(self, seq: int) -> None:
+    def revive(self, seq: int) -> None:
         """Let an item take its place again that another one had taken."""
-        self._note_change(seq)
+        self.note_version(seq)
         self.rows("revive", seq=seq)
         item = self.known(seq)
         self.index.move(seq, past=item.tier == ARCHIVE)
@@ -325,6 +348,7 @@ def supersede(step: EffectStep, effect: Supersede) -> None:
     step.rows("supersede", seq=seq, successor=effect.successor, held_at=held_at)
     step.index.move(seq, past=True)
     step.rows("link", source_id=effect.successor, relation="supersedes", target_id=effect.memory_id)
+    step.note("superseded", effect.memory_id, effect.successor)
 
 
 def move(step: EffectStep, effect: Move) -> None:
@@ -335,9 +359,12 @@ def move(step: EffectStep, effect: Move) -> None:
 
 
 def touch(step: EffectStep, effect: Touch) -> None:
-    """Count an access."""
+    """Count an access, and bring an archived item back."""
     step.rows("touch", id=effect.memory_id)
     step.rows("touch_card", id=effect.memory_id)
+    for (seq,) in step.rows("archived", id=effect.memory_id):
+        step.note_version(seq)
+        step.move(seq, LONG_TERM)
 
 
 def link(step: EffectStep, effect: Link) -> None:
@@ -347,7 +374,9 @@ def link(step: EffectStep, effect: Link) -> None:
     if step.is_deleted(effect.source_id) or step.is_deleted(effect.target_id):
         return  # deleted after the handler has read it
     step.check_known(effect.source_id, effect.target_id)
-    step.rows("link", source_id=effect.source_id, relation=effect.relation, target_id=effect.target_id)
+    bindings = {"source_id": effect.source_id, "relation": effect.relation, "target_id": effect.target_id}
+    if step.rows("link", **bindings):
+        step.note("linked", effect.source_id, effect.target_id, effect.relation)
 
 
 def delete(step: EffectStep, effect: Delete) -> None:
@@ -376,6 +405,12 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
     Extracted: extracted,
     NoteQuery: note_query,
     NoteAnswer: note_answer,
+    KeepSearch: keep_search,
+    KeepStatistics: keep_statistics,
+    InPass: passes.in_pass,
+    PassDone: passes.pass_done,
+    Judged: passes.judged,
+    UndoPass: passes.undo_pass,
 }
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})

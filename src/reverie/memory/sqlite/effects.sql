@@ -78,7 +78,7 @@ WHERE user_id = :user_id AND project_id = :project_id AND id = :id
 
 -- name: supersede
 UPDATE memory_items
-SET superseded_by = :successor, valid_to_epoch = coalesce(
+SET superseded_by = :successor, was_open = coalesce(was_open, valid_to_epoch IS NULL), valid_to_epoch = coalesce(
       valid_to_epoch, max(:held_at, coalesce(valid_from_epoch, created_at_epoch))
     ),
     worth_epoch = NULL, version = version + 1, updated_at_epoch = :now
@@ -86,7 +86,8 @@ WHERE seq = :seq
 
 -- name: revive
 UPDATE memory_items
-SET superseded_by = NULL, valid_to_epoch = NULL, version = version + 1, updated_at_epoch = :now,
+SET superseded_by = NULL, valid_to_epoch = CASE WHEN coalesce(was_open, 1) THEN NULL ELSE valid_to_epoch END,
+    was_open = NULL, version = version + 1, updated_at_epoch = :now,
     worth_epoch = :now + CAST(importance * :importance_ms AS INTEGER)
 WHERE seq = :seq
 
@@ -103,6 +104,10 @@ SET access_count = access_count + 1, accessed_at_epoch = :now,
     worth_epoch = CASE WHEN worth_epoch IS NOT NULL THEN :now + CAST(importance * :importance_ms AS INTEGER) END
 WHERE user_id = :user_id AND project_id = :project_id AND id = :id
 
+-- name: archived
+SELECT seq FROM memory_items
+WHERE user_id = :user_id AND project_id = :project_id AND id = :id AND tier = 'archive' AND superseded_by IS NULL
+
 -- name: touch_card
 UPDATE memory_cards SET uses = uses + 1
 WHERE seq = (SELECT seq FROM memory_items WHERE user_id = :user_id AND project_id = :project_id AND id = :id)
@@ -110,7 +115,7 @@ WHERE seq = (SELECT seq FROM memory_items WHERE user_id = :user_id AND project_i
 -- name: link
 INSERT INTO memory_links (user_id, source_id, relation, target_id, created_at_epoch)
 VALUES (:user_id, :source_id, :relation, :target_id, :now)
-ON CONFLICT DO NOTHING
+ON CONFLICT DO NOTHING RETURNING 1
 
 -- name: count_items
 SELECT count(*) FROM memory_items

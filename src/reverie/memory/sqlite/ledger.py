@@ -36,9 +36,16 @@ class SqliteLedger:
         if spent:
             await self._database.write(lambda connection: _write(connection, spent))
 
-    async def spent_on(self, tenant: tuple[str, str], day: str) -> tuple[int, int]:
+    async def spent_on(
+        self, tenant: tuple[str, str], day: str, labels: Sequence[str] = ()
+    ) -> tuple[int, int]:
         """See `Ledger.spent_on`."""
-        bindings = {"user_id": tenant[0], "project_id": tenant[1], "day": day}
+        bindings = {
+            "user_id": tenant[0],
+            "project_id": tenant[1],
+            "day": day,
+            "labels": to_json(labels) if labels else None,
+        }
         ((tokens, micros),) = await self._rows("spent_on", bindings)
         return tokens, micros
 

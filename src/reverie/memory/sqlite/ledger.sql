@@ -22,6 +22,7 @@ DELETE FROM llm_calls WHERE day < :before
 -- name: spent_on
 SELECT coalesce(sum(input_tokens + output_tokens), 0), coalesce(sum(micros), 0)
 FROM llm_usage WHERE user_id = :user_id AND project_id = :project_id AND day = :day
+  AND (:labels IS NULL OR label IN (SELECT value FROM json_each(:labels)))
 
 -- name: usage_of_user
 SELECT day, user_id, project_id, label, calls, input_tokens, output_tokens, micros FROM llm_usage

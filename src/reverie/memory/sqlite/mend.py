@@ -24,6 +24,7 @@ INDEX_TABLES = (
     "memory_sessions",
     "memory_names",
     "memory_unindexed",
+    "memory_searches",
     "memory_tenants",
     "memory_models",
     "memory_state",

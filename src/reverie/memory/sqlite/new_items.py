@@ -102,6 +102,7 @@ class EffectGroup:
             else:
                 fresh.append(Fresh(one.entry(seq), one.step.prepared))
                 counts[one.step.tenant, one.effect.tier] += 1
+                one.step.note("created", one.effect.memory_id, one.effect.tier)
         if fresh:
             self.index.put_all(fresh)
             self.index.count_all(counts)

@@ -55,9 +55,17 @@ class SqliteIndexReader:
         rows = self._rows("session_numbers", tenants=to_json(tenants), session_id=session_id)
         return {session for (session,) in rows}
 
+    def has_archive(self, tenants: Sequence[int]) -> bool:
+        """See `IndexReader.has_archive`."""
+        return bool(self._rows("has_archive", tenants=to_json(list(tenants)))[0][0])
+
     def allowed(self, tenants: Sequence[int], filters: Filters) -> set[int]:
         """See `IndexReader.allowed`."""
-        rows = self._rows("allowed", tenants=to_json(tenants), **_bindings_of(filters))
+        rows = self._rows(
+            "allowed_in_tiers" if filters.tiers else "allowed",
+            tenants=to_json(tenants),
+            **_bindings_of(filters),
+        )
         return {seq for (seq,) in rows}
 
     def count_kinds(self, tenants: Sequence[int], kinds: Sequence[str], most: int) -> int:

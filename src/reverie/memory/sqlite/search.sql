@@ -37,6 +37,18 @@ WHERE tenant IN (SELECT value FROM json_each(:tenants)) AND server_session_id = 
 SELECT i.seq FROM memory_items AS i
 WHERE i.tenant IN (SELECT value FROM json_each(:tenants)) AND passes_filters
 
+-- name: allowed_in_tiers
+-- The same for given tiers: only items in these are looked at.
+SELECT i.seq FROM json_each(:tenants) AS t CROSS JOIN json_each(:tiers) AS own
+  CROSS JOIN memory_items AS i ON i.tenant = t.value AND i.tier = own.value
+WHERE passes_filters
+
+-- name: has_archive
+SELECT EXISTS (
+  SELECT 1 FROM json_each(:tenants) AS t
+    CROSS JOIN memory_tiers AS r ON r.tenant = t.value AND r.tier = 'archive' AND r.items > 0
+)
+
 -- name: count_kinds
 SELECT count(*) FROM (
   SELECT 1 FROM json_each(:tenants) AS t CROSS JOIN json_each(:kinds) AS k

@@ -19,14 +19,16 @@ from reverie.memory.item import LinkedItem, Revision
 from reverie.memory.prepare import Indexable, Prepared, TextEmbedder
 from reverie.memory.search import Search
 from reverie.memory.settings import MemorySettings
-from reverie.memory.sqlite import conversation, indexing
+from reverie.memory.sqlite import conversation, indexing, searches
 from reverie.memory.sqlite.buffers import Buffers
 from reverie.memory.sqlite.effects import EffectWriter
+from reverie.memory.sqlite.housekeeping import Housekeeping
 from reverie.memory.sqlite.inbox import Inbox
 from reverie.memory.sqlite.index import Makers
 from reverie.memory.sqlite.ledger import SqliteLedger
 from reverie.memory.sqlite.rows import item_of, load_statements, to_json
 from reverie.memory.sqlite.search import SqliteIndexReader
+from reverie.memory.sqlite.upkeep import SqliteUpkeep
 from reverie.message import Message
 from reverie.models.interface import Models
 from reverie.storage.sqlite import ReadLimit
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from reverie.memory.extraction import Extraction
     from reverie.memory.interface import Application, ForgetTurn, InboxEntry, PageQuery, Tenant
     from reverie.memory.item import MemoryItem
+    from reverie.memory.kept_searches import KeptHits
     from reverie.memory.queries import NotedQuery
     from reverie.memory.query import Found, SearchQuery
     from reverie.memory.search import Understood
@@ -84,6 +87,17 @@ class SqliteMemoryStore:
         ledger = SqliteLedger(database)
         self.write_spent, self.spent_on, self.usage = ledger.write_spent, ledger.spent_on, ledger.usage
         """See `reverie.models.usage.Ledger`."""
+        house = Housekeeping(database)
+        self.expired, self.some_tenants, self.cubes = house.expired, house.some_tenants, house.cubes
+        self.counts, self.counted = house.counts, house.counted
+        self.counted_together = house.counted_together
+        """See `reverie.memory.housekeeping.KeepsHouse`."""
+        upkeep = SqliteUpkeep(database, lambda: self._makers.embedder)
+        self.changed, self.similar, self.coldest = upkeep.changed, upkeep.similar, upkeep.coldest
+        self.tier_counts, self.judged, self.passes = upkeep.tier_counts, upkeep.judged, upkeep.passes
+        self.upkeep_until = upkeep.upkeep_until
+        self.count_fresh, self.grown = upkeep.count_fresh, upkeep.grown
+        """See `reverie.memory.upkeep.KeepsUpkeep`."""
         self._makers = Makers(0, None)
         self._has_old_index = False
         self.forget_turn: ForgetTurn | None = None
@@ -310,6 +324,18 @@ class SqliteMemoryStore:
     async def queries(self, tenant: Tenant) -> list[NotedQuery]:
         """See `KeepsQueries.queries`."""
         return await self._database.read(lambda connection: conversation.read_queries(connection, tenant))
+
+    async def changes(self, tenant: Tenant) -> int:
+        """See `KeepsSearches.changes`."""
+        return await self._database.read(lambda connection: searches.read_changes(connection, tenant))
+
+    async def kept_searches(
+        self, user_id: str, mem_cube_ids: Sequence[str], query: str
+    ) -> dict[str, KeptHits]:
+        """See `KeepsSearches.kept_searches`."""
+        return await self._database.read(
+            lambda connection: searches.read_kept(connection, user_id, mem_cube_ids, query), searching=True
+        )
 
     async def extraction(self, tenant: Tenant) -> Extraction:
         """See `KeepsCubes.extraction`."""
