@@ -9,7 +9,9 @@ import pytest
 from reverie import AsyncScheduler, Done
 from reverie.effect import Link, Remember
 from reverie.memory.kept_searches import MOST_KEPT, mix_message, query_key
+from reverie.server import create_app
 from reverie.settings import load_settings
+from support.documented import documented_client
 from support.extractor import extract
 from support.scripted_model import scripted
 
@@ -134,3 +136,18 @@ async def test_only_the_last_searches_are_kept(scheduler, clock) -> None:
         if await scheduler.runtime.store.kept_searches("ann", ["ann"], query_key(f"tea {number}"))
     ]
     assert kept == list(range(3, MOST_KEPT + 3))
+
+
+async def test_a_search_over_http_in_the_mode_mixture_is_enhanced_for_the_next_one(
+    scheduler: AsyncScheduler,
+) -> None:
+    app = create_app(scheduler)
+    asked = {"user_id": "ann", "query": "tea", "relativity": 0, "mode": "mixture"}
+    async with app.router.lifespan_context(app), documented_client(app) as client:
+        first = (await client.post("/product/search", json=asked)).json()["data"]
+        await scheduler.runtime.query_notes.close()
+        await scheduler.observe.wait_idle("ann", timeout=30)
+        second = (await client.post("/product/search", json={**asked, "mode": "fast"})).json()["data"]
+    found = [[one["id"] for cube in data["text_mem"] for one in cube["memories"]] for data in (first, second)]
+    assert "cup" not in found[0]
+    assert "cup" in found[1]

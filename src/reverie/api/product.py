@@ -25,6 +25,7 @@ from reverie.errors import (
     QueueFullError,
 )
 from reverie.face.scheduler import AsyncScheduler
+from reverie.memory.kept_searches import mix_message
 from reverie.memory.query import Found as Finding
 from reverie.principal import Role, current_principal
 
@@ -52,7 +53,10 @@ async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -
 
 
 async def find(scheduler: AsyncScheduler, request: SearchRequest) -> Finding:
-    """The answer to a search in its mode. The query is noted, unless the caller may only read."""
+    """The answer to a search in its mode. The query is noted, unless the caller may only read.
+
+    In the mode `mixture`, the search is also enhanced in the background, for the next one with this query.
+    """
     principal = current_principal.get()
     options = request.options()
     options["mem_cube_ids"] = principal.cubes_among(request.cubes)
@@ -69,6 +73,11 @@ async def find(scheduler: AsyncScheduler, request: SearchRequest) -> Finding:
             mem_cube_ids=options["mem_cube_ids"],
             session_id=options["session_id"],
         )
+        if request.mode == "mixture" and scheduler.runtime.started:
+            cubes = options["mem_cube_ids"] or [request.user_id]
+            scheduler.runtime.query_notes.note(
+                [mix_message(request.query, user_id=request.user_id, mem_cube_id=cube) for cube in cubes]
+            )
     if request.internet_search:
         found = msgspec.structs.replace(found, degraded=(*found.degraded, NO_INTERNET))
     return found
