@@ -32,6 +32,7 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	$(BIN)/python -m benchmarks walk --json
 	$(BIN)/python -m benchmarks memory --json
 	$(BIN)/python -m benchmarks conversation --json
+	$(BIN)/python -m benchmarks handlers --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600
