@@ -49,6 +49,7 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && apt-get install --yes --quiet wrk; } \
 		|| { echo "The benchmark of the API needs wrk: install the package wrk." >&2; exit 1; }
 	$(BIN)/python -m benchmarks api --json
+	$(BIN)/python -m benchmarks handlers --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from benchmarks.simulation import growth, simulate
 
 from reverie.settings import load_settings
+from support.scale import scaled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DAYS = 20
-LIMIT = 45
-"""Fewer than the days bring: what is over the limit goes to the archive."""
+DAYS = max(20, scaled(100))
+LIMIT = 4 * DAYS
+"""Fewer items than half of the turns and facts of the days: only upkeep keeps them from being archived."""
 
 
+@pytest.mark.scaled
 def test_some_days_of_a_user(tmp_path: Path) -> None:
     settings = load_settings(
         data_dir=tmp_path,
@@ -33,7 +36,8 @@ def test_some_days_of_a_user(tmp_path: Path) -> None:
         assert life.lost() == []
         assert life.wrong_homes() == []
         assert growth(life.course.tokens, life.course.turns) < 1.4
-        assert min(recall for _, recall in life.course.recall) > 0.8
+        assert min(recall for _, recall in life.course.recall) > 0.95
+        assert {item.tier for item in life.everything()} <= {"working", "long_term"}
         merged = [item for item in life.everything() if item.kind == "summary"]
         sizes = life.scheduler.run(life.scheduler.runtime.models.count_tokens([item.text for item in merged]))
         assert sizes

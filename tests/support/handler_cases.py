@@ -327,6 +327,7 @@ CASES = {
         check_feedback,
         (SAID,),
         asks_model=True,
+        changes_items=True,
     ),
     "pref_add": Case(
         "pref_add",

@@ -23,8 +23,8 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_small_run_gives_every_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(handlers, "DAYS", 6)
     said = [
-        {"id": "t1", "session": 1, "speaker": "Ann", "text": "I bought a red car", "date": None},
-        {"id": "t2", "session": 1, "speaker": "Ann", "text": "I bought a red car!", "date": None},
+        {"id": "t1", "speaker": "Ann", "text": "I bought a red car"},
+        {"id": "t2", "speaker": "Ann", "text": "I bought a red car!"},
     ]
     asked = [{"question": "What did Ann buy?", "kind": "fact", "evidence": ["t1"]}]
     path = tmp_path / "data.json"

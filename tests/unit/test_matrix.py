@@ -173,7 +173,8 @@ async def fill(scheduler: AsyncScheduler, user_id: str, cube: str, word: str) ->
     await scheduler.runtime.drain()
     await scheduler.submit("import", **ids, item_id=f"waits-{cube}", content=word, task_id="everything")
     await scheduler.memory.update(f"own-{cube}.0", user_id=user_id, text=f"I keep bees, own {word}")
-    await scheduler.triggers.run("memory_compression", user_id=user_id)
+    if cube == user_id:  # a timed task belongs to the user's own cube
+        await scheduler.triggers.run("memory_compression", user_id=user_id)
     spent = Spent(
         key=f"{user_id} {cube}",
         day="2027-01-15",

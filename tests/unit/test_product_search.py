@@ -39,7 +39,6 @@ async def test_a_fine_search_finds_other_words_and_is_judged_by_the_model() -> N
             await product.add("chamomile at night", session_id="1")
             await product.add("hot drinks are bad for teeth", session_id="2")
             assert texts(await search(product, mode="fast")) == ["hot drinks are bad for teeth"]
-            assert texts(await search(product, mode="mixture")) == ["hot drinks are bad for teeth"]
             assert model.calls == 0
             fine = await search(product, mode="fine", chat_history=history, explain=True)
             expanding, judging = model.taken()
