@@ -79,15 +79,16 @@ def test_search_chooses(place: Place, scheduler: Scheduler) -> None:
     )
     remember(scheduler, Remember(memory_id="5", text=f"{text} 5", valid_from=DAY * 20_001), cube="work")
     for options, expected in {
-        (): "1235",
+        (): "12345",  # few are found, so the archive is searched, too
+        ("--limit", "4"): "1235",
         ("--cube", "work"): "5",
-        ("--cube", "work", "--cube", "ann"): "1235",
+        ("--cube", "work", "--cube", "ann", "--limit", "4"): "1235",
         ("--kind", "event", "--kind", "preference"): "13",
         ("--tag", "a"): "1",
         ("--tier", "archive"): "4",
         ("--device", "phone", "--agent", "x"): "2",
         ("--since", str(DAY * 20_001), "--until", str(DAY * 20_003)): "25",
-        ("--since", "2024-10-07T00:00Z"): "3",
+        ("--since", "2024-10-07T00:00Z"): "34",
     }.items():
         found = answer(place, "search", "bees tea", "-u", "ann", *options)
         assert "".join(sorted(hit["item"]["id"] for hit in found["hits"])) == expected, options

@@ -112,6 +112,7 @@ def temporary_store(settings: Settings) -> Iterator[Subject]:
                 "data_dir": Path(folder),
                 "queue": queue,
                 "memory": settings.memory.model_copy(update={"url": None}),
+                "upkeep": plain.upkeep.model_copy(update={"enabled": False}),  # no memory changes meanwhile
                 **{name: getattr(plain, name) for name in ("app", "spool", "alerts", "scheduler", "events")},
                 **{name: getattr(plain, name) for name in ("services", "labels", "scheduler_startup_mode")},
             }
