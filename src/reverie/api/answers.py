@@ -357,6 +357,8 @@ class Progress(TypedDict):
     active_tasks: int
     elapsed_seconds: float
     status: str
+    instance_id: str
+    """The server process that answers."""
 
 
 class TypeAndTasks(TypeOverview, frozen=True, kw_only=True):

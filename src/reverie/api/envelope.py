@@ -126,14 +126,17 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         errors = error.errors()
+        problems: list[dict[str, Any]] | None = None
         if errors[0]["type"] == "json_invalid":
-            return answer(None, _no_json(errors[0], str(error.body)), 422)
-        problems = [
-            {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-            for problem in errors
-        ]
-        first = problems[0]
-        return answer(problems, f"{first['field']}: {first['problem']}", 422)
+            message = _no_json(errors[0], str(error.body))
+        else:
+            problems = [
+                {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+                for problem in errors
+            ]
+            message = f"{problems[0]['field']}: {problems[0]['problem']}"
+        detail = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in errors]
+        return Answer({"code": 422, "message": message, "data": problems, "detail": detail}, 422)
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:
