@@ -24,7 +24,7 @@ __all__ = ["Admission", "Admitted", "credential_of"]
 
 BURST_S = 2.0
 """A key that was quiet may send the requests of this many seconds at once."""
-FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip")
+FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"via")
 """The beginnings of the headers that a proxy adds to a request of somebody else."""
 
 

@@ -29,6 +29,7 @@ from reverie.errors import (
     NotSupportedError,
     NoWorkerError,
     QueueFullError,
+    ReadTimeoutError,
     ReverieError,
     RoleError,
     TaskTypeDisabledError,
@@ -43,11 +44,21 @@ from reverie.errors import (
 )
 from reverie.failures import BudgetError
 from reverie.models.interface import ModelMissingError
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-__all__ = ["HTTP_STATUS", "STOPPING", "TRACE_HEADER", "answer", "handle_errors", "refusal_of", "status_of"]
+__all__ = [
+    "HTTP_STATUS",
+    "STOPPING",
+    "TRACE_HEADER",
+    "answer",
+    "handle_errors",
+    "refusal_of",
+    "status_of",
+    "words_of",
+]
 
 log = get_logger(__name__)
 
@@ -105,9 +116,17 @@ def status_of(error: ReverieError) -> int:
     return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
 
 
+def words_of(error: ReverieError) -> str:
+    """What a caller is told of an error. Only callers for all users learn where the backend is."""
+    is_away = isinstance(error, BackendUnavailableError) and not isinstance(error, ReadTimeoutError)
+    if is_away and current_principal.get().is_bound:
+        return str(BackendUnavailableError())
+    return str(error)
+
+
 def refusal_of(error: ReverieError) -> JSONResponse:
     """The answer to a request that failed with this error."""
-    refusal = answer(None, str(error), status_of(error))
+    refusal = answer(None, words_of(error), status_of(error))
     retry_after_s: float | None = getattr(error, "retry_after_s", None) or getattr(error, "retry_after", None)
     if retry_after_s is not None:
         refusal.headers["retry-after"] = str(math.ceil(retry_after_s))

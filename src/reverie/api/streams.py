@@ -14,7 +14,7 @@ from fastapi import HTTPException
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
-from reverie.api.envelope import STOPPING, status_of
+from reverie.api.envelope import STOPPING, status_of, words_of
 from reverie.base.escapes import escape_json
 from reverie.base.logs import get_logger
 from reverie.errors import KeyNeededError, ReverieError
@@ -100,7 +100,7 @@ async def _written(
         if stopping.is_set():
             yield _line({"code": 503, "message": STOPPING, "data": None}, "error")
     except ReverieError as error:
-        yield _line({"code": status_of(error), "message": str(error), "data": None}, "error")
+        yield _line({"code": status_of(error), "message": words_of(error), "data": None}, "error")
 
 
 async def _until(
