@@ -191,6 +191,7 @@ async def test_a_key_has_only_so_many_streams_open(client, scheduler, monkeypatc
         ("statistics_update", "service"),
         ("wipe", "service"),
         ("export", "admin"),
+        ("webhook", "admin"),
     ],
 )
 async def test_a_label_is_submitted_by_its_role_and_those_above(scheduler, label: str, needed: str) -> None:
