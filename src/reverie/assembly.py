@@ -339,6 +339,7 @@ def webhook_options(webhooks: WebhookSettings, concurrency: int) -> LabelSetting
         timeout_s=2 * webhooks.timeout_s + WEBHOOK_SLACK_S,
         max_attempts=webhooks.attempts,
         backoff_s=webhooks.backoff_s,
+        role="admin",
     )
 
 

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import ssl
+from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,7 @@ def create_app(
     )
     app.state.stopping = asyncio.Event()
     app.state.run_worker = run_worker
+    app.state.streams = Counter[str]()  # key id → streams of events that are open
     repeatable = Repeatable()
     for route in routes:
         allowed = [other.method for other in routes if other.path == route.path]

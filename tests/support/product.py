@@ -50,7 +50,9 @@ class Product:
     async def ask(self, path: str, body: Any = None, **query: Any) -> Answer:
         """The answer, in the one shape."""
         response = await self.send(path, body, **query)
-        answer = Answer(**response.json())
+        told = response.json()
+        assert ("detail" in told) == (response.status_code == 422)
+        answer = Answer(told["code"], told["message"], told["data"])
         assert answer.code == response.status_code
         return answer
 

@@ -10,9 +10,9 @@ import pytest
 
 from reverie import AsyncScheduler
 from reverie.access import keys as access_keys
-from reverie.access.keys import KeyLimits
+from reverie.access.keys import ApiKeys, KeyLimits
 from reverie.api.admission import credential_of
-from reverie.errors import BackendUnavailableError
+from reverie.errors import BackendUnavailableError, InvalidSelectionError
 from reverie.server import create_app
 
 if TYPE_CHECKING:
@@ -64,6 +64,58 @@ async def test_from_the_first_key_on_every_request_needs_one(scheduler: AsyncSch
         await scheduler.keys.revoke(made.key.id)
         refused = await client.post("/product/add", json=ADD, headers={"authorization": made.token})
         assert refused.status_code == 401  # and not open again, though no key is left
+
+
+@pytest.mark.parametrize("users", [["ann"], None])
+async def test_where_a_backend_is_that_does_not_answer(scheduler, monkeypatch, users) -> None:
+    """Only callers for all users are told."""
+    made = await scheduler.keys.create("k", "read-only", users=users)
+
+    async def away(*_: object) -> None:
+        raise BackendUnavailableError("redis.inside:6379 did not answer")
+
+    async with client_of(scheduler) as client:
+        own = {"authorization": made.token}
+        assert (await client.get("/health", headers=own)).status_code == 200
+        monkeypatch.setattr(scheduler.runtime.backend.views, "labels", away)
+        monkeypatch.setattr(scheduler.runtime.backend.views, "lanes", away)
+        keyless = await client.get("/health")
+        asked = [await client.get("/health", headers=own)]
+        query = {"user_id": "ann", "user_name": "ann"}
+        asked += [
+            await client.get(f"/product/scheduler/{path}", params=query, headers=own)
+            for path in ("task_queue_status", "wait/stream")
+        ]
+    assert [response.status_code for response in (keyless, *asked)] == [503] * 4
+    assert "inside" not in keyless.text
+    assert {"inside" in response.text for response in asked} == {users is None}
+
+
+async def test_a_revoked_key_stays_revoked_whatever_happens_meanwhile(scheduler, monkeypatch) -> None:
+    keys, records = scheduler.runtime.keys, scheduler.runtime.backend.records
+    made = await keys.create("ann", users=["ann"])
+    change = records.change
+
+    async def change_late(changes, entries=()) -> None:
+        monkeypatch.setattr(records, "change", change)
+        await keys.revoke(made.key.id)
+        await change(changes, entries)
+
+    monkeypatch.setattr(records, "change", change_late)
+    with pytest.raises(InvalidSelectionError, match="is revoked"):
+        await keys.rotate(made.key.id, overlap_s=60)
+    assert await keys.find(made.token) is None
+    (listed,) = await keys.page()
+    assert listed.revoked_at is not None
+
+
+async def test_a_rotation_whose_process_dies_takes_no_revocation_back(scheduler) -> None:
+    keys, records = scheduler.runtime.keys, scheduler.runtime.backend.records
+    made = await keys.create("ann", users=["ann"])
+    before = await records.get("key", made.key.id)
+    await keys.revoke(made.key.id)
+    await records.change([before])
+    assert await ApiKeys(records, scheduler.runtime.audit, scheduler.runtime.clock).find(made.token) is None
 
 
 async def test_without_a_key_health_says_only_whether_the_queue_is_well(scheduler: AsyncScheduler) -> None:
@@ -123,7 +175,7 @@ async def test_an_expired_key_and_a_rotated_secret(scheduler: AsyncScheduler, cl
         assert await status(renewed.token) == 401
 
 
-@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Real-IP"])
+@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Real-IP", "Via"])
 async def test_a_forwarded_request_is_refused_while_there_are_no_keys(scheduler, header: str) -> None:
     async with client_of(scheduler) as client:
         refused = await client.get("/health", headers={header: "10.0.0.1"})

@@ -125,6 +125,15 @@ async def test_what_calls_have_cost(client, scheduler: AsyncScheduler) -> None:
     assert (len(data["usage"]), data["budgets_spent"]) == (1, [])
     _, _, data = await ask(client, "GET", "usage", user_id="bob", mem_cube_id="other")
     assert data["usage"] == []
+    days: list[str] = []
+    query: dict[str, Any] = {"user_id": "ann", "limit": 1}
+    while query.get("cursor", "") is not None:
+        _, _, data = await ask(client, "GET", "usage", **query)
+        days += [row["day"] for row in data["usage"]]
+        query["cursor"] = data["next"]
+    assert days == [today, before]
+    code, _, _ = await ask(client, "GET", "usage", cursor="nonsense")
+    assert code == 400
 
 
 async def test_what_cannot_be_asked(client) -> None:

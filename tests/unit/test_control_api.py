@@ -150,6 +150,34 @@ async def test_alerts_are_heard_by_callers_for_all_users_alone(scheduler, users,
         assert f'"event":"{first}"' in (await listening).text
 
 
+@pytest.mark.parametrize("path", ["events", "wait/stream"])
+@pytest.mark.parametrize("change", ["revoke", "rotate"])
+async def test_a_stream_ends_with_its_key(scheduler, monkeypatch, path: str, change: str) -> None:
+    monkeypatch.setattr("reverie.api.streams.RECHECK_S", 0.01)
+    await scheduler.submit("import", user_id="ann")
+    made = await scheduler.keys.create("k", "user", users=["ann"])
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        client.headers["authorization"] = made.token
+        query = {"user_name": "ann", "timeout_seconds": 600}
+        streaming = asyncio.create_task(client.get(f"{QUEUE}/{path}", params=query))
+        await asyncio.wait({streaming}, timeout=0.05)
+        assert not streaming.done()
+        await getattr(scheduler.keys, change)(made.key.id)
+        last = (await streaming).text.strip().split("\n\n")[-1]
+    assert last.startswith('event: error\ndata: {"code":401,')
+
+
+async def test_a_key_has_only_so_many_streams_open(client, scheduler, monkeypatch) -> None:
+    monkeypatch.setattr("reverie.api.events.MOST_STREAMS", 1)
+    listening = asyncio.create_task(client.get(f"{QUEUE}/events", params={"count": 1}))
+    await listens(scheduler)
+    refused = await client.get(f"{QUEUE}/events", params={"timeout_seconds": 0})
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    await scheduler.submit("import", user_id="ann")
+    assert (await listening).status_code == 200
+    assert (await client.get(f"{QUEUE}/events", params={"timeout_seconds": 0})).status_code == 200
+
+
 # -- which role may submit a label -----------------------------------------------------------------------
 
 
@@ -163,6 +191,7 @@ async def test_alerts_are_heard_by_callers_for_all_users_alone(scheduler, users,
         ("statistics_update", "service"),
         ("wipe", "service"),
         ("export", "admin"),
+        ("webhook", "admin"),
     ],
 )
 async def test_a_label_is_submitted_by_its_role_and_those_above(scheduler, label: str, needed: str) -> None:

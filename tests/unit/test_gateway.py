@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from reverie.backends.memory.breaker_state import MemorySharedState
+from reverie.errors import InvalidSelectionError
 from reverie.failures import BudgetError, TransientError
 from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.models.gateway import Gateway
@@ -382,6 +383,23 @@ async def test_sums_by_day_tenant_and_label(ledger: Ledger) -> None:
     assert [one.day for one in await ledger.usage(UsageQuery(since="2027-01-16"))] == ["2027-01-16"]
     assert len(await ledger.usage(UsageQuery(until=DAY, user_id="ann", mem_cube_id="home"))) == 2
     assert await ledger.usage(UsageQuery(mem_cube_id="work")) == []
+
+
+@pytest.mark.parametrize("user_id", [None, "ann"])
+async def test_pages_of_sums_have_each_sum_once(ledger: Ledger, user_id: str | None) -> None:
+    names = [(day, user, label) for day in (DAY, "2027-01-16") for user in ("ann", "b/ö") for label in "xy"]
+    await ledger.write_spent(
+        [spent_of(str(number), day, user, label) for number, (day, user, label) in enumerate(names)]
+    )
+    everything = await ledger.usage(UsageQuery(user_id=user_id))
+    paged: list[Usage] = []
+    while page := await ledger.usage(
+        UsageQuery(user_id=user_id, after=paged[-1].place if paged else None, limit=1)
+    ):
+        paged += page
+    assert paged == everything
+    with pytest.raises(InvalidSelectionError, match="the `next` of the page before"):
+        await ledger.usage(UsageQuery(after="5"))
 
 
 async def test_keys_are_forgotten_after_two_days_and_sums_are_kept(

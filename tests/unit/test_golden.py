@@ -123,6 +123,7 @@ async def scheduler(request: pytest.FixtureRequest, tmp_path: Path, clock):
     else:
         url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'r.db'}"
     scheduler = AsyncScheduler(settings=load_settings(queue={"url": url}, data_dir=tmp_path), clock=clock)
+    scheduler.runtime.worker.name = "here-1"
     await scheduler.open()
     yield scheduler
     await scheduler.stop()

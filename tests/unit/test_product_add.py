@@ -43,6 +43,35 @@ async def test_what_a_sync_add_has_answered_is_found(mode: str | None) -> None:
     assert len({entry["item_id"] for entry in added}) == 2
 
 
+async def test_one_request_names_at_most_a_hundred_cubes() -> None:
+    cubes = [f"c{number}" for number in range(101)]
+    asks: dict[str, dict[str, Any]] = {
+        "add": TEA | {"writable_cube_ids": cubes},
+        "search": {"user_id": "ann", "query": "tea", "readable_cube_ids": cubes},
+        "feedback": {
+            "user_id": "ann", "history": None, "feedback_content": "No", "writable_cube_ids": cubes,
+        },
+        "chat/complete": {"user_id": "ann", "query": "tea", "readable_cube_ids": cubes},
+        "get_all": {"user_id": "ann", "memory_type": "text_mem", "mem_cube_ids": cubes},
+        "delete_memory": {"user_id": "ann", "writable_cube_ids": cubes},
+    }  # fmt: skip
+    async with serving(works=False) as product:
+        for path, body in asks.items():
+            code, message, _ = await product.ask(path, body)
+            assert (code, "at most 100 items" in message) == (422, True), path
+        assert await product.scheduler.status("ann") == []
+        await product.done("add", TEA | {"writable_cube_ids": cubes[:100]})
+
+
+async def test_a_request_does_not_become_more_than_a_body_may_be() -> None:
+    async with serving(works=False, server={"max_body_bytes": 3000}) as product:
+        long = {"user_id": "ann", "messages": "tea " * 300}
+        code, message, _ = await product.ask("add", long | {"writable_cube_ids": ["a", "b", "c"]})
+        assert (code, "server.max_body_bytes" in message) == (400, True)
+        assert await product.scheduler.status("ann") == []
+        assert len(await product.done("add", long | {"writable_cube_ids": ["a", "b"]})) == 2
+
+
 async def test_a_sync_add_without_a_worker_keeps_nothing() -> None:
     async with serving(works=False) as product:
         response = await product.send("add", TEA | SYNC)

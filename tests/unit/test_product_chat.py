@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,6 +176,18 @@ async def test_an_answer_is_given_though_it_cannot_be_remembered() -> None:
             code, message, data = await product.ask("chat/complete", ASKED)
     assert (code, data["response"]) == (200, "ok")
     assert message.startswith("answered, but not remembered: queue.max_depth = 1 is reached")
+
+
+async def test_what_is_said_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with scripted() as model:
+        async with serving(**model_settings(model.url), limits={"max_content_bytes": 60}) as product:
+            asked = ASKED | {"query": "Where did I bury the treasure?"}
+            _, message, _ = await product.ask("chat/complete", asked)
+            await product.scheduler.runtime.query_notes.close()
+    assert message.startswith("answered, but not remembered: content=")
+    assert "chat.not_kept" in caplog.text
+    assert "treasure" not in caplog.text
 
 
 async def test_a_model_of_the_programs_own_answers_at_once() -> None:

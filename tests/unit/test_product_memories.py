@@ -265,6 +265,12 @@ async def test_cubes_are_created_found_and_listed(product: Product, monkeypatch:
         ("cube.create", "ann"),
         ("cube.create", "bob"),
     }
+    monkeypatch.setattr("reverie.backends.memory.records.MOST_RECORDS", 3)
+    monkeypatch.setattr(cube_records, "MOST_OWNERS", 3)
+    for number in range(5):  # the cubes of some users leave room for those of others
+        await product.done("create_cube", {"cube_name": "x", "owner_id": f"user{number}", "cube_id": "same"})
+    assert await product.done("exist_mem_cube_id", {"mem_cube_id": "same"}) == {"same": True}
+    assert (await product.ask("get_memory", {"mem_cube_id": "same"})).code == 409
     monkeypatch.setattr(cube_records, "MOST_CUBES", 2)
     code, message, _ = await product.ask("create_cube", {"cube_name": "x", "owner_id": "ann"})
     assert (code, message) == (400, "the user 'ann' has 2 cubes: use one of these")

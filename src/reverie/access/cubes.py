@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_CUBES", "Cube", "Cubes"]
 
-KIND = "cube"
 MOST_CUBES = 1000
 """How many cubes one user may have created."""
-PAGE = 1000
+MOST_OWNERS = 100
+"""How many of the users who have created cubes with the same id are found by that id."""
 
 
 class Cube(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,42 +47,43 @@ class Cubes:
         self, cube_id: str, name: str, owner_id: str, *, path: str | None = None, keep: bool = False
     ) -> Cube:
         """Create a cube, or name it anew if its owner has it; with `keep`, leave a known one as it is."""
-        known = await self._records.get(KIND, _id_of(cube_id, owner_id))
+        kind = _kind_of(owner_id)
+        known = await self._records.get(kind, cube_id)
         if known is not None and keep:
             return msgspec.convert(known.value, Cube)
-        if known is None and len(await self.of_owner(owner_id)) >= MOST_CUBES:
-            raise InvalidSelectionError(f"the user {owner_id!r} has {MOST_CUBES} cubes: use one of these")
+        changes: list[Record] = []
+        if known is None:
+            if len(await self._records.page(kind, limit=MOST_CUBES)) >= MOST_CUBES:
+                raise InvalidSelectionError(f"the user {owner_id!r} has {MOST_CUBES} cubes: use one of these")
+            if len(await self.owners_of(cube_id)) < MOST_OWNERS:
+                changes.append(Record(kind=_owners_kind_of(cube_id), id=owner_id, value={}))
         cube = Cube(
             cube_id=cube_id, cube_name=name, owner_id=owner_id, cube_path=path, created_at=self._clock.now()
         )
-        record = Record(kind=KIND, id=_id_of(cube_id, owner_id), value=msgspec.to_builtins(cube))
-        await self._records.change([record], [self._audit.entry("cube.create", cube_id, owner_id)])
+        changes.append(Record(kind=kind, id=cube_id, value=msgspec.to_builtins(cube)))
+        await self._records.change(changes, [self._audit.entry("cube.create", cube_id, owner_id)])
         return cube
 
     async def of_owner(self, owner_id: str) -> list[Cube]:
         """The cubes that a user has created, by id."""
-        return [cube for cube in await self._after("") if cube.owner_id == owner_id]
+        found = await self._records.page(_kind_of(owner_id), limit=MOST_CUBES)
+        return [msgspec.convert(record.value, Cube) for record in found]
 
-    async def with_id(self, cube_id: str) -> list[Cube]:
-        """The cubes of all users with this id."""
-        return await self._after(f"{_quoted(cube_id)}/")
+    async def has(self, owner_id: str, cube_id: str) -> bool:
+        """Whether a user has created a cube with this id."""
+        return await self._records.get(_kind_of(owner_id), cube_id) is not None
 
-    async def _after(self, start: str) -> list[Cube]:
-        """The cubes whose records' ids begin with `start`, by id."""
-        cubes: list[Cube] = []
-        after = start
-        while True:
-            page = await self._records.page(KIND, after=after, limit=PAGE)
-            fitting = [record for record in page if record.id.startswith(start)]
-            cubes += [msgspec.convert(record.value, Cube) for record in fitting]
-            if len(fitting) < PAGE:
-                return cubes
-            after = page[-1].id
+    async def owners_of(self, cube_id: str) -> list[str]:
+        """The first users who have created a cube with this id, at most `MOST_OWNERS`."""
+        found = await self._records.page(_owners_kind_of(cube_id), limit=MOST_OWNERS)
+        return [record.id for record in found]
 
 
-def _id_of(cube_id: str, owner_id: str) -> str:
-    return f"{_quoted(cube_id)}/{_quoted(owner_id)}"
+def _kind_of(owner_id: str) -> str:
+    """The kind of the records of a user's cubes. Each user has one: nobody can fill it up for others."""
+    return f"cube/{quote(owner_id, safe='')}"
 
 
-def _quoted(name: str) -> str:
-    return quote(name, safe="")
+def _owners_kind_of(cube_id: str) -> str:
+    """The kind of the records that name the owners of cubes with one id."""
+    return f"cube_owner/{quote(cube_id, safe='')}"

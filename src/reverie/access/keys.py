@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_S", "MOST_CACHED", "ApiKey", "ApiKeys", "KeyLimits", "NewKey"]
 
 KIND = "key"
+REVOKED = "revoked_key"
+"""The kind of the records that say that a key is revoked. Nothing removes them: no other change of the key
+that is made at the same time can take a revocation back."""
 META = "meta"
 EVER_MADE = "keys"
 """The record that says that a key was made once. It is never removed."""
@@ -159,6 +162,10 @@ class ApiKeys:
             rotated_at=now,
         )
         await self._write(changed, "key.rotate")
+        revoked_at = await self._revoked_at(key_id)
+        if revoked_at is not None:  # meanwhile
+            await self._write(msgspec.structs.replace(changed, revoked_at=revoked_at), "key.revoke")
+            raise InvalidSelectionError(f"the key {key_id!r} is revoked: create another one")
         return NewKey(_without_hashes(changed), f"rv_{key_id}_{secret}")
 
     async def revoke(self, key_id: str) -> ApiKey:
@@ -166,7 +173,8 @@ class ApiKeys:
         kept = await self._get(key_id)
         if kept.revoked_at is None:
             kept = msgspec.structs.replace(kept, revoked_at=self._clock.now())
-            await self._write(kept, "key.revoke")
+            gone = Record(kind=REVOKED, id=key_id, value={"at": kept.revoked_at})
+            await self._write(kept, "key.revoke", gone)
         return _without_hashes(kept)
 
     async def ever_made(self) -> bool:
@@ -202,21 +210,34 @@ class ApiKeys:
         now = time.monotonic()
         if cached is None or now - cached.read_at >= CACHE_S:
             try:
-                record = await self._records.get(KIND, key_id)
+                kept = await self._read(key_id)
             except BackendUnavailableError:
                 if cached is None:
                     raise
                 return cached.kept  # nobody can revoke it now either: that is written to the same backend
             if len(self._cache) >= MOST_CACHED:
                 self._cache.clear()
-            cached = self._cache[key_id] = _Cached(None if record is None else _kept(record), now)
+            cached = self._cache[key_id] = _Cached(kept, now)
         return cached.kept
 
     async def _get(self, key_id: str) -> _Kept:
+        kept = await self._read(key_id)
+        if kept is None:
+            raise UnknownKeyError(key_id)
+        return kept
+
+    async def _read(self, key_id: str) -> _Kept | None:
         record = await self._records.get(KIND, key_id)
         if record is None:
-            raise UnknownKeyError(key_id)
-        return _kept(record)
+            return None
+        kept = _kept(record)
+        if kept.revoked_at is None:
+            kept = msgspec.structs.replace(kept, revoked_at=await self._revoked_at(key_id))
+        return kept
+
+    async def _revoked_at(self, key_id: str) -> int | None:
+        record = await self._records.get(REVOKED, key_id)
+        return None if record is None else int(record.value["at"])
 
     async def _write(self, kept: _Kept, action: str, *others: Record) -> None:
         record = Record(kind=KIND, id=kept.id, value=msgspec.to_builtins(kept))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from reverie.api.memory_shape import type_of
 from reverie.api.settling import Waiting, check_worker
 from reverie.backends.moves import Status
 from reverie.capture.documents import read_document
 from reverie.capture.intake import add_message
-from reverie.errors import ItemTakenError
+from reverie.errors import InvalidMessageError, ItemTakenError
 from reverie.memory.interface import KeepsIndex
-from reverie.message import Message, content_text, new_item_id
+from reverie.message import Message, check_message, content_text, new_item_id
 from reverie.turn import DEFAULT_SESSION, memory_id_of, read_turns
 
 if TYPE_CHECKING:
@@ -52,17 +54,21 @@ async def messages_of(scheduler: AsyncScheduler, request: AddRequest) -> list[Me
             request.doc_path,
             settings.limits.max_content_bytes,
         )
+    message = add_message(
+        turns,
+        user_id=request.user_id,
+        item_id=request.item_id or new_item_id(),
+        session_id=request.session_id or DEFAULT_SESSION,
+        task_id=request.task_id,
+        info=request.full_info,
+    )
+    limits = scheduler.runtime.limits
+    if len(message.content) > limits.max_content_bytes:
+        check_message(message, limits)  # before it is copied, it is refused
+    first, *others = request.cubes
     return [
-        add_message(
-            turns,
-            user_id=request.user_id,
-            mem_cube_id=cube,
-            item_id=request.item_id or new_item_id(),
-            session_id=request.session_id or DEFAULT_SESSION,
-            task_id=request.task_id,
-            info=request.full_info,
-        )
-        for cube in request.cubes
+        msgspec.structs.replace(message, mem_cube_id=first),
+        *(msgspec.structs.replace(message, mem_cube_id=cube, item_id=new_item_id()) for cube in others),
     ]
 
 
@@ -109,6 +115,11 @@ async def submit_new(
     """Hand messages over, if there are any; `ItemTakenError` if one has the id of another message."""
     if not messages:
         return []
+    most = scheduler.runtime.settings.server.max_body_bytes
+    size = sum(len(message.content) for message in messages)
+    if len(messages) > 1 and size > most:
+        reason = f"these are {size} characters for all cubes or users together, at most {most} are allowed"
+        raise InvalidMessageError("messages", messages[0].content, f"{reason} (server.max_body_bytes)")
     receipts = await scheduler.runtime.intake.submit(messages, spools=spools)
     if any(receipt.status == "conflict" for receipt in receipts):
         raise ItemTakenError(messages[0].item_id)

@@ -6,7 +6,12 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from reverie.access.keys import MOST_CACHED, KeyLimits
-from reverie.errors import ForwardedRequestError, KeyNeededError, TooManyRequestsError
+from reverie.errors import (
+    BackendUnavailableError,
+    ForwardedRequestError,
+    KeyNeededError,
+    TooManyRequestsError,
+)
 from reverie.principal import NOBODY
 
 if TYPE_CHECKING:
@@ -19,7 +24,7 @@ __all__ = ["Admission", "Admitted", "credential_of"]
 
 BURST_S = 2.0
 """A key that was quiet may send the requests of this many seconds at once."""
-FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip")
+FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"via")
 """The beginnings of the headers that a proxy adds to a request of somebody else."""
 
 
@@ -51,6 +56,22 @@ class Admission:
 
     async def admit(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> Admitted:
         """The caller of a request, or an error that says why it is refused."""
+        admitted = await self._find(headers, path)
+        if admitted.principal is not self._caller and admitted.principal is not NOBODY:
+            self._count(admitted.principal.key, admitted.limits.requests_per_s or self._requests_per_s)
+        return admitted
+
+    async def still_admits(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> bool:
+        """Whether a request that was admitted would be admitted now: not if its key was revoked meanwhile."""
+        try:
+            await self._find(headers, path)
+        except KeyNeededError:
+            return False
+        except BackendUnavailableError:
+            return True  # nobody can revoke a key now either
+        return True
+
+    async def _find(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> Admitted:
         if not self._runtime.opened:
             await self._runtime.open()
         if not await self._keys.ever_made():
@@ -63,9 +84,7 @@ class Admission:
             if token or path not in self._open_paths:
                 raise KeyNeededError
             return Admitted(NOBODY, KeyLimits())
-        principal, limits = found
-        self._count(principal.key, limits.requests_per_s or self._requests_per_s)
-        return Admitted(principal, limits)
+        return Admitted(*found)
 
     def _count(self, key_id: str, per_s: float | None) -> None:
         """Count a request of a key, and refuse it if the key has sent too many."""

@@ -296,6 +296,8 @@ class UsageAndBudgets(TypedDict):
     usage: list[Usage]
     """Sums by tenant, label and day (UTC), the newest day first. `micros` are millionths of the currency."""
     budgets_spent: list[SpentBudget]
+    next: str | None
+    """The `cursor` of the next page of `usage`; None on the last one."""
 
 
 class Pushed(TypedDict):
@@ -355,6 +357,8 @@ class Progress(TypedDict):
     active_tasks: int
     elapsed_seconds: float
     status: str
+    instance_id: str
+    """The server process that answers."""
 
 
 class TypeAndTasks(TypeOverview, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from reverie.api.adding import submit_new
 from reverie.api.answers import ChatAnswer, ChatFrame
 from reverie.api.asking import MODEL_FAILURES, one_line, prompt_of, reason_of
 from reverie.api.chat_models import ChatRequest
-from reverie.api.envelope import answer
+from reverie.api.envelope import answer, words_of
 from reverie.api.product import find
 from reverie.api.routing import Example, Route
 from reverie.api.streams import EventStream, unless_gone
@@ -220,8 +220,8 @@ async def _keep(scheduler: AsyncScheduler, request: ChatRequest, response: str) 
     try:
         await submit_new(scheduler, messages, spools=scheduler.runtime.settings.spool.submits)
     except ReverieError as error:  # the answer has cost money, and is given all the same
-        log.warning("chat.not_kept", error=str(error))
-        return str(error)
+        log.warning("chat.not_kept", kind=type(error).__name__)  # its words may be those of the user
+        return words_of(error)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from reverie.api.memory_models import SearchRequest
-from reverie.api.models import Text, TurnModel
+from reverie.api.models import Cubes, Text, TurnModel
 from reverie.api.routing import Touched
 from reverie.models.interface import Sampling
 
@@ -20,8 +20,8 @@ class ChatRequest(BaseModel):
     user_id: Text
     query: Text = Field(min_length=1)
     mem_cube_id: Text | None = None
-    readable_cube_ids: list[Text] | None = Field(None, description="where to search; default: all cubes")
-    writable_cube_ids: list[Text] | None = Field(None, description="where question and answer are kept")
+    readable_cube_ids: Cubes | None = Field(None, description="where to search; default: all cubes")
+    writable_cube_ids: Cubes | None = Field(None, description="where question and answer are kept")
     history: list[TurnModel] | None = Field(None, description="what was said before")
     mode: Literal["fast", "fine", "mixture"] = "fast"
     system_prompt: Text | None = Field(

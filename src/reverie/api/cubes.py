@@ -12,7 +12,6 @@ from reverie.api.answers import CreatedCube, CubePage, ListedCube
 from reverie.api.envelope import answer
 from reverie.api.models import Text
 from reverie.api.routing import Example, Route, Touched
-from reverie.backends.records import TooManyRecordsError
 from reverie.errors import (
     AmbiguousIdError,
     BackendUnavailableError,
@@ -128,13 +127,13 @@ async def _owners(scheduler: AsyncScheduler, cube_id: str) -> list[str]:
     """
     await scheduler.open()
     principal = current_principal.get()
-    created = {cube.owner_id for cube in await scheduler.runtime.cubes.with_id(cube_id)}
-    users = {cube_id, *created} if principal.users is None else principal.users
+    cubes = scheduler.runtime.cubes
+    users = principal.users if principal.users is not None else {cube_id, *await cubes.owners_of(cube_id)}
     found = []
     for user_id in sorted(users):
         if not principal.may_touch(user_id, cube_id) or user_id.startswith("_"):
             continue
-        if user_id in created or await _has_memories(scheduler, user_id, cube_id):
+        if await cubes.has(user_id, cube_id) or await _has_memories(scheduler, user_id, cube_id):
             found.append(user_id)
     return found
 
@@ -162,13 +161,7 @@ async def _create(
     return answer(CreatedCube(cube_id=cube.cube_id, cube_name=cube.cube_name, owner_id=cube.owner_id))
 
 
-CREATING = (
-    InvalidMessageError,
-    InvalidSelectionError,
-    ForeignDataError,
-    TooManyRecordsError,
-    BackendUnavailableError,
-)
+CREATING = (InvalidMessageError, InvalidSelectionError, ForeignDataError, BackendUnavailableError)
 
 ROUTES = (
     Route(

@@ -73,6 +73,14 @@ class Problem(msgspec.Struct):
     problem: str
 
 
+class Detail(msgspec.Struct):
+    """A field that was refused, in the words of FastAPI, which clients of MemOS read."""
+
+    type: str
+    loc: list[str | int]
+    msg: str
+
+
 class InvalidRequest(msgspec.Struct):
     """The answer to a request with fields that were refused."""
 
@@ -80,6 +88,7 @@ class InvalidRequest(msgspec.Struct):
     message: str
     data: list[Problem] | None
     """All fields that were refused; null if the body is no JSON."""
+    detail: list[Detail] = []
 
 
 def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict[str, Any]:

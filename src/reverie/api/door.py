@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -103,6 +104,7 @@ class Door:
                 await admitted(scope, receive, send_traced)
                 return
             current_principal.set(admitted.principal)
+            state["still_admits"] = partial(self._admission.still_admits, headers, scope["path"])
             state["max_json_depth"] = admitted.limits.max_json_depth
             body.most_bytes = min(
                 self._max_body_bytes, admitted.limits.max_body_bytes or self._max_body_bytes

@@ -29,6 +29,7 @@ from reverie.errors import (
     NotSupportedError,
     NoWorkerError,
     QueueFullError,
+    ReadTimeoutError,
     ReverieError,
     RoleError,
     TaskTypeDisabledError,
@@ -43,11 +44,21 @@ from reverie.errors import (
 )
 from reverie.failures import BudgetError
 from reverie.models.interface import ModelMissingError
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
-__all__ = ["HTTP_STATUS", "STOPPING", "TRACE_HEADER", "answer", "handle_errors", "refusal_of", "status_of"]
+__all__ = [
+    "HTTP_STATUS",
+    "STOPPING",
+    "TRACE_HEADER",
+    "answer",
+    "handle_errors",
+    "refusal_of",
+    "status_of",
+    "words_of",
+]
 
 log = get_logger(__name__)
 
@@ -105,9 +116,17 @@ def status_of(error: ReverieError) -> int:
     return next((code for kind, code in HTTP_STATUS.items() if isinstance(error, kind)), 500)
 
 
+def words_of(error: ReverieError) -> str:
+    """What a caller is told of an error. Only callers for all users learn where the backend is."""
+    is_away = isinstance(error, BackendUnavailableError) and not isinstance(error, ReadTimeoutError)
+    if is_away and current_principal.get().is_bound:
+        return str(BackendUnavailableError())
+    return str(error)
+
+
 def refusal_of(error: ReverieError) -> JSONResponse:
     """The answer to a request that failed with this error."""
-    refusal = answer(None, str(error), status_of(error))
+    refusal = answer(None, words_of(error), status_of(error))
     retry_after_s: float | None = getattr(error, "retry_after_s", None) or getattr(error, "retry_after", None)
     if retry_after_s is not None:
         refusal.headers["retry-after"] = str(math.ceil(retry_after_s))
@@ -126,14 +145,17 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         errors = error.errors()
+        problems: list[dict[str, Any]] | None = None
         if errors[0]["type"] == "json_invalid":
-            return answer(None, _no_json(errors[0], str(error.body)), 422)
-        problems = [
-            {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-            for problem in errors
-        ]
-        first = problems[0]
-        return answer(problems, f"{first['field']}: {first['problem']}", 422)
+            message = _no_json(errors[0], str(error.body))
+        else:
+            problems = [
+                {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+                for problem in errors
+            ]
+            message = f"{problems[0]['field']}: {problems[0]['problem']}"
+        detail = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in errors]
+        return Answer({"code": 422, "message": message, "data": problems, "detail": detail}, 422)
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> JSONResponse:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import msgspec
-from fastapi import Query, Request
+from fastapi import HTTPException, Query, Request
 
 from reverie.api.routing import Example, Route
 from reverie.api.streams import EventStream
@@ -19,12 +19,15 @@ from reverie.observe.idle import LONGEST_WAIT_S
 from reverie.principal import Role, current_principal
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
 __all__ = ["ROUTES"]
 
 STREAM_S = 3600.0
-"""How long a stream lasts unless the caller says otherwise: a key that was revoked hears no more by then."""
+"""How long a stream lasts unless the caller says otherwise."""
+MOST_STREAMS = 100
+"""Streams that one key may have open at once in one server process: every event costs each of them."""
 
 
 class Listening(TypedDict):
@@ -55,13 +58,34 @@ async def events(
     """Hear what happens from now on. The first event is `listening`: whatever happens after it is heard.
 
     A key that is bound to some users hears only of their work. A caller who reads too slowly misses events.
+    A key may have 100 streams open at once.
     """
+    streams: Counter[str] = client.app.state.streams
+    key_id = current_principal.get().key
+    if streams[key_id] >= MOST_STREAMS:
+        words = f"this key has {MOST_STREAMS} streams of events open: close one first"
+        raise HTTPException(429, words, {"retry-after": "1"})
     if user_id is not None:
         current_principal.get().check_touch(user_id)
     heard = scheduler.observe.listen(
         events=event or None, labels=label or None, user_id=user_id, item_id=item_id
     )
-    return EventStream(client, _told(heard, count, timeout_seconds))
+    return EventStream(client, _counted(streams, key_id, _told(heard, count, timeout_seconds)))
+
+
+async def _counted(
+    streams: Counter[str], key_id: str, told: AsyncGenerator[Mapping[str, Any]]
+) -> AsyncGenerator[Mapping[str, Any]]:
+    """The events of a stream, which counts as open until it ends."""
+    streams[key_id] += 1
+    try:
+        async with aclosing(told):
+            async for event in told:
+                yield event
+    finally:
+        streams[key_id] -= 1
+        if not streams[key_id]:
+            del streams[key_id]
 
 
 async def _told(

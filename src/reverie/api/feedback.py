@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from reverie.api.adding import submit_new
 from reverie.api.answers import Feedback, FeedbackRecord, UpdatedText
 from reverie.api.envelope import answer
-from reverie.api.models import Text, TurnModel
+from reverie.api.models import Cubes, Text, TurnModel
 from reverie.api.routing import Example, Route, Touched
 from reverie.api.settling import Waiting, check_worker
 from reverie.backends.moves import Status
@@ -53,7 +53,7 @@ class FeedbackRequest(BaseModel):
     task_id: Text | None = None
     retrieved_memory_ids: list[Text] | None = Field(None, max_length=100)
     feedback_time: Text | None = Field(None, description="when it was given, in words or as a date")
-    writable_cube_ids: list[Text] | None = None
+    writable_cube_ids: Cubes | None = None
     mem_cube_id: Text | None = None
     async_mode: Literal["async", "sync"] = "async"
     corrected_answer: bool = Field(

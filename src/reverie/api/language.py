@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from reverie.api.answers import UsageAndBudgets
 from reverie.api.envelope import answer
-from reverie.api.models import Text
+from reverie.api.models import Cursor, Text
 from reverie.api.routing import Example, Route, Touched
 from reverie.errors import BackendUnavailableError, InvalidMessageError, InvalidSelectionError
 from reverie.face.extraction import ExtractionInForce
@@ -61,19 +61,18 @@ async def put_extraction(scheduler: AsyncScheduler, request: ExtractionRequest) 
 
 async def get_usage(
     scheduler: AsyncScheduler,
+    *,
     user_id: str | None = None,
     mem_cube_id: str | None = None,
     days: Annotated[int, Query(ge=1, le=3650)] = 7,
+    cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> JSONResponse:
     """Read what the language model has cost by tenant, label and day, and the budgets spent today."""
-    usage = await scheduler.observe.usage(user_id=user_id, mem_cube_id=mem_cube_id, days=days, limit=limit)
-    spent = [
-        budget
-        for budget in await scheduler.observe.budgets_spent()
-        if user_id in {None, budget.user_id} and mem_cube_id in {None, budget.mem_cube_id}
-    ]
-    return answer(UsageAndBudgets(usage=usage, budgets_spent=spent))
+    whose = {"user_id": user_id, "mem_cube_id": mem_cube_id}
+    page = await scheduler.observe.usage_page(**whose, days=days, after=cursor, limit=limit)
+    spent = await scheduler.observe.budgets_spent(**whose)
+    return answer(UsageAndBudgets(usage=page.rows, budgets_spent=spent, next=page.next))
 
 
 ROUTES = (

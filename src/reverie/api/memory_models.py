@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from reverie.api.memory_filters import all_of, epoch_of, filters_of_types, read_filter
-from reverie.api.models import Text, TurnModel
+from reverie.api.models import Cubes, Text, TurnModel
 from reverie.api.routing import Touched
 from reverie.errors import InvalidMessageError, InvalidSelectionError, NotSupportedError
 from reverie.memory.query import Filters
@@ -38,7 +38,7 @@ class SearchRequest(BaseModel):
     )
     internet_search: bool = Field(default=False, description="is not done, and degraded says so")
     mem_cube_id: Text | None = None
-    readable_cube_ids: list[Text] | None = None
+    readable_cube_ids: Cubes | None = None
     session_id: Text | None = Field(None, description="the present conversation: its memories are raised")
     top_k: int = Field(10, ge=1, le=1000)
     relativity: float = Field(0.45, ge=0, le=1, description="hits with a lower score are dropped; 0: none")
@@ -126,7 +126,7 @@ class DeleteRequest(BaseModel):
     memory_ids: list[Text] | None = Field(None, max_length=1000)
     session_id: Text | None = None
     conversation_id: Text | None = Field(None, description="the same as session_id")
-    writable_cube_ids: list[Text] | None = Field(None, description="memories of other cubes count as unknown")
+    writable_cube_ids: Cubes | None = Field(None, description="memories of other cubes count as unknown")
     mem_cube_id: Text | None = None
     file_ids: list[Any] | None = None
     filter: dict[str, Any] | None = Field(None, description='{"and" | "or": [conditions]}, as in a search')
@@ -160,7 +160,7 @@ class AllRequest(BaseModel):
 
     user_id: Text
     memory_type: Literal["text_mem", "act_mem", "param_mem", "para_mem"]
-    mem_cube_ids: list[Text] | None = Field(None, description="default: all cubes of the user")
+    mem_cube_ids: Cubes | None = Field(None, description="default: all cubes of the user")
     search_query: Text | None = Field(None, description="only memories that fit this")
     search_type: Text | None = None
 

@@ -17,6 +17,7 @@ from reverie.turn import Turn
 __all__ = [
     "DEFAULT_USER",
     "AddRequest",
+    "Cubes",
     "Cursor",
     "PageLimit",
     "PushRequest",
@@ -38,6 +39,8 @@ def _check_text(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_check_text)]
 """Text that is checked here. The fields of a message are checked later, with the message."""
+Cubes = Annotated[list[Text], Field(max_length=100)]
+"""The cubes that one request names. Each of them costs the server a search or a message."""
 Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="entries of one page")]
 
@@ -115,7 +118,7 @@ class AddRequest(BaseModel):
 
     user_id: str
     mem_cube_id: str | None = None
-    writable_cube_ids: list[str] | None = None
+    writable_cube_ids: Cubes | None = None
     messages: list[TurnModel] | str | None = None
     memory_content: str | None = None
     doc_path: str | None = Field(None, description="a text file below the setting documents_folder")

@@ -127,7 +127,7 @@ async def wait_stream(
     """Wait in the same way, with one event for each poll; the last event is `idle` or `timeout`."""
     states = scheduler.observe.idling(user_name, timeout=timeout_seconds, poll=poll_interval)
     first = await anext(states)  # an error is answered with its status, because no stream has begun yet
-    return EventStream(request, _progress(user_name, first, states))
+    return EventStream(request, _progress(user_name, scheduler.runtime.worker.name, first, states))
 
 
 def _backlog(user_id: str, lanes: Sequence[LaneState], prefix: str) -> Backlog:
@@ -148,20 +148,21 @@ def _backlog(user_id: str, lanes: Sequence[LaneState], prefix: str) -> Backlog:
 
 
 async def _progress(
-    user_name: str, first: Idleness, states: AsyncGenerator[Idleness]
+    user_name: str, instance_id: str, first: Idleness, states: AsyncGenerator[Idleness]
 ) -> AsyncGenerator[Progress]:
     async with aclosing(states):
-        yield _event(user_name, first)
+        yield _event(user_name, instance_id, first)
         async for state in states:
-            yield _event(user_name, state)
+            yield _event(user_name, instance_id, state)
 
 
-def _event(user_name: str, state: Idleness) -> Progress:
+def _event(user_name: str, instance_id: str, state: Idleness) -> Progress:
     return {
         "user_name": user_name,
         "active_tasks": state.active_tasks,
         "elapsed_seconds": state.elapsed_seconds,
         "status": state.status,
+        "instance_id": instance_id,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,13 +14,13 @@ from fastapi import HTTPException
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 
-from reverie.api.envelope import STOPPING, status_of
+from reverie.api.envelope import STOPPING, status_of, words_of
 from reverie.base.escapes import escape_json
 from reverie.base.logs import get_logger
-from reverie.errors import ReverieError
+from reverie.errors import KeyNeededError, ReverieError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
     from fastapi import Request
     from starlette.types import Receive, Scope, Send
@@ -33,6 +34,8 @@ log = get_logger(__name__)
 
 SEND_TIMEOUT_S = 30.0
 """Seconds after which a client that takes nothing is disconnected."""
+RECHECK_S = 5.0
+"""Seconds after which a stream looks again whether its caller's key is still valid."""
 LAST_WORDS_S = 5.0
 """Seconds that a stream may take to send its last event when the server stops."""
 
@@ -40,12 +43,13 @@ LAST_WORDS_S = 5.0
 class EventStream(EventSourceResponse):
     """Server-sent events, each of them one JSON object.
 
-    An error in the middle is sent as an event `error` with `{code, message, data}`, and ends the stream.
+    An error in the middle is sent as an event `error` with `{code, message, data}`, and ends the stream. One
+    such error is that the caller's key was revoked meanwhile.
     """
 
     def __init__(self, request: Request, events: AsyncGenerator[Event]) -> None:
         super().__init__(
-            _written(events, request.app.state.stopping),
+            _written(events, request.app.state.stopping, request.state.still_admits),
             sep="\n",
             send_timeout=SEND_TIMEOUT_S,
             shutdown_event=anyio.Event(),
@@ -85,26 +89,38 @@ async def _hang_up(request: Request) -> None:
         pass
 
 
-async def _written(events: AsyncGenerator[Event], stopping: asyncio.Event) -> AsyncGenerator[ServerSentEvent]:
+async def _written(
+    events: AsyncGenerator[Event], stopping: asyncio.Event, still_admits: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[ServerSentEvent]:
     """Write each event; if an error or the stop of the server ends the stream, its last event says that."""
     try:
-        async with aclosing(_until(stopping, events)) as heard:
+        async with aclosing(_until(stopping, still_admits, events)) as heard:
             async for event in heard:
                 yield _line(event)
         if stopping.is_set():
             yield _line({"code": 503, "message": STOPPING, "data": None}, "error")
     except ReverieError as error:
-        yield _line({"code": status_of(error), "message": str(error), "data": None}, "error")
+        yield _line({"code": status_of(error), "message": words_of(error), "data": None}, "error")
 
 
-async def _until(stopping: asyncio.Event, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
-    """Pass events on until they end or the server stops."""
+async def _until(
+    stopping: asyncio.Event, still_admits: Callable[[], Awaitable[bool]], events: AsyncGenerator[Event]
+) -> AsyncGenerator[Event]:
+    """Pass events on until they end or the server stops; `KeyNeededError` if the caller's key is revoked."""
     stop = asyncio.ensure_future(stopping.wait())
     step: asyncio.Future[Event | None] = stop  # type: ignore[assignment]
+    checked_at = time.monotonic()
     try:
         while True:
             step = asyncio.ensure_future(anext(events, None))
-            await asyncio.wait({step, stop}, return_when=asyncio.FIRST_COMPLETED)
+            done: set[asyncio.Future[Any]] = set()
+            while not done:
+                left = checked_at + RECHECK_S - time.monotonic()
+                if left <= 0:
+                    if not await still_admits():
+                        raise KeyNeededError
+                    checked_at, left = time.monotonic(), RECHECK_S
+                done, _ = await asyncio.wait({step, stop}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             event = step.result() if step.done() else None
             if event is None:
                 return

@@ -62,4 +62,4 @@ class QueryNotes:
                 if not await self._is_half_full():
                     await self._submit(messages)
             except ReverieError as error:
-                log.info("query.not_noted", queries=len(messages), error=str(error))
+                log.info("query.not_noted", queries=len(messages), kind=type(error).__name__)

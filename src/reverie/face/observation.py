@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reverie.access.paging import seen_page
 from reverie.base.bridge import Bridge, blocking
 from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidSelectionError
 from reverie.face.statistics import read_statistics
 from reverie.message import Key, check_ids
 from reverie.models.budgets import spent_budgets
-from reverie.models.usage import UsageQuery
+from reverie.models.usage import Usage, UsageQuery
 from reverie.observe.bus import MOST_WAITING, Wanted
 from reverie.observe.hearing import hear
 from reverie.observe.idle import Idleness, IdleWatch
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from reverie.backends.views import Attempt, LaneState
     from reverie.face.statistics import Statistics
     from reverie.models.budgets import SpentBudget
-    from reverie.models.usage import Usage
     from reverie.observe.bus import Subscription
     from reverie.observe.events import Event
     from reverie.observe.health import Health
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reverie.observe.sampler import DepthSample
     from reverie.runtime import Runtime
 
-__all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation", "TaskStatuses"]
+__all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation", "TaskStatuses", "UsagePage"]
 
 
 MOST_DAYS = 3650
@@ -50,6 +50,14 @@ class AllStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of labels that a live worker handles."""
     all_tasks_summary: StatusCounts
     """The counts of all labels."""
+
+
+class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of what the language model has cost."""
+
+    rows: list[Usage]
+    next: str | None = None
+    """The `after` of the next page; None on the last one."""
 
 
 class AsyncObservation:
@@ -170,6 +178,19 @@ class AsyncObservation:
         limit: int = 1000,
     ) -> list[Usage]:
         """What the language model has cost by tenant, label and day (UTC), the newest day first."""
+        page = await self.usage_page(user_id=user_id, mem_cube_id=mem_cube_id, days=days, limit=limit)
+        return page.rows
+
+    async def usage_page(
+        self,
+        *,
+        user_id: str | None = None,
+        mem_cube_id: str | None = None,
+        days: int = 7,
+        after: str | None = None,
+        limit: int = 1000,
+    ) -> UsagePage:
+        """A page of what the language model has cost; `after` is the `next` of the page before."""
         if mem_cube_id is not None and user_id is None:
             raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
         for name, number, most in (("days", days, MOST_DAYS), ("limit", limit, MOST_TENANTS)):
@@ -178,13 +199,19 @@ class AsyncObservation:
         check_ids(self._runtime.limits, user_id=user_id, mem_cube_id=mem_cube_id)
         await self._runtime.open()
         today = from_epoch_ms(self._runtime.clock.now()).date()
+        ledger, principal = self._runtime.gateway.ledger, current_principal.get()
         query = UsageQuery(
-            since=(today - timedelta(days=days - 1)).isoformat(),
-            user_id=user_id,
-            mem_cube_id=mem_cube_id,
-            limit=limit,
+            since=(today - timedelta(days=days - 1)).isoformat(), user_id=user_id, mem_cube_id=mem_cube_id
         )
-        return current_principal.get().own(await self._runtime.gateway.ledger.usage(query))
+
+        async def read(place: str | None, most: int) -> tuple[list[Usage], str | None]:
+            rows = await ledger.usage(msgspec.structs.replace(query, after=place, limit=most + 1))
+            return rows[:most], rows[most - 1].place if len(rows) > most else None
+
+        rows, follows = await seen_page(
+            read, after, limit, lambda row: principal.may_touch(row.user_id, row.mem_cube_id)
+        )
+        return UsagePage(rows=rows, next=follows)
 
     async def statistics(
         self, *, user_id: str | None = None, mem_cube_id: str | None = None, limit: int = 100
@@ -208,9 +235,11 @@ class AsyncObservation:
             limit=limit,
         )
 
-    async def budgets_spent(self) -> list[SpentBudget]:
+    async def budgets_spent(
+        self, *, user_id: str | None = None, mem_cube_id: str | None = None
+    ) -> list[SpentBudget]:
         """The tenants that cannot make another call of the language model today."""
-        today = await self.usage(days=1, limit=MOST_TENANTS)
+        today = await self.usage(user_id=user_id, mem_cube_id=mem_cube_id, days=1, limit=MOST_TENANTS)
         return spent_budgets(today, self._runtime.settings.llm)
 
     async def _active(self, user_id: str) -> int:
@@ -264,4 +293,5 @@ class Observation:
     wait_idle = blocking(AsyncObservation.wait_idle)
     usage = blocking(AsyncObservation.usage)
     statistics = blocking(AsyncObservation.statistics)
+    usage_page = blocking(AsyncObservation.usage_page)
     budgets_spent = blocking(AsyncObservation.budgets_spent)

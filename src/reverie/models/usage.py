@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from urllib.parse import quote, unquote
 
 import msgspec
+
+from reverie.errors import InvalidSelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Ledger", "Spent", "Usage", "UsageQuery", "VolatileLedger"]
+__all__ = ["Ledger", "Spent", "Usage", "UsageQuery", "VolatileLedger", "read_place"]
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,22 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens of prompts and answers together."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def place(self) -> str:
+        """The place among all sums, as a cursor; `UsageQuery.after` takes it."""
+        return "/".join(
+            quote(part, safe="") for part in (self.day, self.user_id, self.mem_cube_id, self.label)
+        )
+
+
+def read_place(place: str) -> tuple[str, str, str, str]:
+    """Day, user, cube and label of a place; `InvalidSelectionError` if it is none."""
+    try:
+        day, user_id, cube, label = (unquote(part, errors="strict") for part in place.split("/"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InvalidSelectionError(f"cursor={place[:80]!r}: give the `next` of the page before") from error
+    return day, user_id, cube, label
+
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which sums to read. Fields that are None allow everything."""
@@ -57,6 +76,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The last day."""
     user_id: str | None = None
     mem_cube_id: str | None = None
+    after: str | None = None
+    """The `place` of the last sum of the page before."""
     limit: int = 1000
 
 
@@ -75,7 +96,7 @@ class Ledger(Protocol):
         ...
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
-        """Sums, the newest day first."""
+        """Sums, the newest day first, those of one day by user, cube and label."""
         ...
 
 
@@ -119,4 +140,14 @@ class VolatileLedger:
             and query.user_id in {None, user_id}
             and query.mem_cube_id in {None, cube}
         ]  # fmt: skip
-        return sorted(found, key=lambda usage: usage.day, reverse=True)[: query.limit]
+        found.sort(key=lambda usage: (usage.user_id, usage.mem_cube_id, usage.label))
+        found.sort(key=lambda usage: usage.day, reverse=True)
+        if query.after is not None:
+            day, *rest = read_place(query.after)
+            found = [
+                usage
+                for usage in found
+                if usage.day < day
+                or (usage.day == day and [usage.user_id, usage.mem_cube_id, usage.label] > rest)
+            ]
+        return found[: query.limit]

@@ -38,11 +38,7 @@ def usage(  # noqa: PLR0917  options
     """
     with opened_memory(url) as scheduler:
         found = scheduler.observe.usage(user_id=user, mem_cube_id=cube, days=days, limit=limit)
-        spent = [
-            budget
-            for budget in scheduler.observe.budgets_spent()
-            if user in {None, budget.user_id} and cube in {None, budget.mem_cube_id}
-        ]
+        spent = scheduler.observe.budgets_spent(user_id=user, mem_cube_id=cube)
         if json:
             print_json({"usage": found, "budgets_spent": spent})
             return

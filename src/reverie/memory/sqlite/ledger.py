@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from reverie.memory.sqlite.rows import to_json
-from reverie.models.usage import Usage
+from reverie.models.usage import Usage, read_place
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -51,9 +51,12 @@ class SqliteLedger:
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See `Ledger.usage`."""
-        bindings = {
+        day, *rest = read_place(query.after) if query.after is not None else (LAST_DAY, "", "", "")
+        bindings: dict[str, Any] = {
             "since": query.since or FIRST_DAY,
-            "until": query.until or LAST_DAY,
+            "until": min(day, query.until or LAST_DAY),
+            "day": day,
+            **dict(zip(("after_user", "after_project", "after_label"), rest, strict=True)),
             "project_id": query.mem_cube_id,
             "limit": query.limit,
         }

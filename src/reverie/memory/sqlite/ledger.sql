@@ -27,9 +27,11 @@ FROM llm_usage WHERE user_id = :user_id AND project_id = :project_id AND day = :
 -- name: usage_of_user
 SELECT day, user_id, project_id, label, calls, input_tokens, output_tokens, micros FROM llm_usage
 WHERE user_id = :user_id AND (:project_id IS NULL OR project_id = :project_id) AND day BETWEEN :since AND :until
+  AND (day < :day OR (user_id, project_id, label) > (:after_user, :after_project, :after_label))
 ORDER BY day DESC, project_id, label LIMIT :limit
 
 -- name: usage
 SELECT day, user_id, project_id, label, calls, input_tokens, output_tokens, micros FROM llm_usage
 WHERE day BETWEEN :since AND :until AND (:project_id IS NULL OR project_id = :project_id)
+  AND (day < :day OR (user_id, project_id, label) > (:after_user, :after_project, :after_label))
 ORDER BY day DESC, user_id, project_id, label LIMIT :limit
