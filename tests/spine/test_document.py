@@ -134,8 +134,10 @@ def test_a_server_answers_nothing_that_its_document_does_not_name(place: Place) 
     seen: Counter[int] = Counter()
     with place.server(**LIMITS) as server:
         document = server.client.get("/openapi.json").json()
+        good = [route for route in ROUTES if route.path in GOOD]
         for number in range(REQUESTS):
-            route = ROUTES[number % len(ROUTES)]
+            routes = good if number % 2 else ROUTES
+            route = routes[number // 2 % len(routes)]
             request = request_for(route, chance)
             response = server.client.request(**request)
             seen[response.status_code] += 1

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from reverie.api.routing import Route
 
 VOLATILE = re.compile(
-    r'"(waited|elapsed)_seconds":[0-9.e-]+|"(timestamp|worker)":"[^"]*"|s1_[\w-]{107}|ping - [^\n]*'
-    r'|"task_id":"[0-9a-f-]{36}@'
+    r'"(waited|elapsed)_seconds":[0-9.e-]+|"(timestamp|worker|instance_id)":"[^"]*"|s1_[\w-]{107}'
+    r'|ping - [^\n]*|"task_id":"[0-9a-f-]{36}@'
 )
 """Parts of answers that differ each time: times of the real clock, names of workers, cursors, new ids."""
 

@@ -74,17 +74,17 @@ class Admission:
     async def _find(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> Admitted:
         if not self._runtime.opened:
             await self._runtime.open()
+        token = credential_of(headers)
+        found = await self._keys.find(token) if token else None
+        if found is not None:
+            return Admitted(*found)
         if not await self._keys.ever_made():
             if forwarded := next((name for name, _ in headers if name.startswith(FORWARDED)), None):
                 raise ForwardedRequestError(forwarded.decode("latin-1"))
             return Admitted(self._caller, KeyLimits())
-        token = credential_of(headers)
-        found = await self._keys.find(token) if token else None
-        if found is None:
-            if token or path not in self._open_paths:
-                raise KeyNeededError
-            return Admitted(NOBODY, KeyLimits())
-        return Admitted(*found)
+        if token or path not in self._open_paths:
+            raise KeyNeededError
+        return Admitted(NOBODY, KeyLimits())
 
     def _count(self, key_id: str, per_s: float | None) -> None:
         """Count a request of a key, and refuse it if the key has sent too many."""
