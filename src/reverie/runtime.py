@@ -236,7 +236,8 @@ class Runtime:
         if not self.opened:
             await self.store.open()
             await self.backend.open()
-            await self.keys.ever_made()  # known from now on, also while the backend is away
+            await self.keys.ever_made()  # this and the webhooks are known from now on, also while it is away
+            await self.webhooks.current()
             self.activity.open()
             self.opened = True
 

@@ -9,6 +9,7 @@ from reverie.backends.control import CancelItems, Selection
 from reverie.backends.triggers import GLOBAL_KEY, Activity, CancelTrigger, RunTrigger, SwitchType
 from reverie.base.logs import get_logger
 from reverie.errors import (
+    BackendUnavailableError,
     InvalidMessageError,
     InvalidSelectionError,
     InvalidSettingError,
@@ -152,7 +153,10 @@ class Triggers:
             await self._learn_served()
         except ReverieError as error:  # tried again at the first activity
             log.warning("trigger.types_not_known", error=str(error))
-        await self._fired_here()  # raises now if a type is misconfigured
+        try:
+            await self._fired_here()  # raises now if a type is misconfigured
+        except BackendUnavailableError as error:  # the clock tries again
+            log.warning("trigger.types_not_in_force", error=str(error))
         await self.clock.start()
 
     async def stop(self, grace_s: float) -> None:
