@@ -91,6 +91,12 @@ def test_an_item_without_a_vector_counts_as_an_average_one() -> None:
     assert order(Candidate(1, 5.0, None), Candidate(2, 5.0, 0.5), Candidate(3, 5.0, -0.3)) == [2, 1, 3]
 
 
+def test_a_vector_that_is_like_no_other_does_not_outweigh_the_very_word() -> None:
+    population = msgspec.structs.replace(USUAL, cosine_deviation=0.001)
+    named, others = Candidate(seq=1, text_score=9.0, cosine=-0.2), Candidate(seq=2, cosine=0.1)
+    assert [hit.seq for hit in rank([named, others], population, Question(), STATIC)] == [1, 2]
+
+
 def test_neighbours_lend_a_part_of_their_score() -> None:
     question = Candidate(1, 9.0, session="s", place=4)
     answer = Candidate(2, 0.0, session="s", place=5)

@@ -58,6 +58,9 @@ SMALL_TENANT = 20
 """With this many items the usual cosine of the embedder counts as much as the mean of the tenant."""
 LEAST_LIKENESS = 0.7
 """MMR: items that are less similar count as different, because turns on one topic are not repetitions."""
+FARTHEST = 3.0
+"""How many deviations a vector lowers an item at most. Among items that are nearly the same, a different one
+would be lost, although it has the very word of the query."""
 LEAST_DEVIATION = 1e-6
 """A smaller standard deviation comes from rounding: the signal tells no items apart."""
 POOL = 4
@@ -300,7 +303,10 @@ def rank(
     vector_factor = _per_deviation(weights.vector, population.cosine_deviation)
     text_mean, cosine_mean = population.text_mean, population.cosine_mean
     text = [(c.text_score - text_mean) * text_factor for c in candidates]
-    vector = [0.0 if c.cosine is None else (c.cosine - cosine_mean) * vector_factor for c in candidates]
+    lowest = -FARTHEST * weights.vector
+    vector = [
+        0.0 if c.cosine is None else max(lowest, (c.cosine - cosine_mean) * vector_factor) for c in candidates
+    ]
     columns = {"text": text, "vector": vector}
     sessions = _places(candidates)
     columns["neighbours"] = _lent(candidates, list(map(add, text, vector)), sessions, weights)
