@@ -114,6 +114,8 @@ def _rates(scale: float, progress: Callable[[str], None]) -> dict[str, float]:
         timed("query", [Message(user_id=u, label="query", content=t) for u, t in texts], len(texts))
         timed("answer", [Message(user_id=u, label="answer", content=t) for u, t in texts], len(texts))
         timed("mem_update", each("mem_update"), len(users))
+        wrong = [Message(user_id=u, label="mem_feedback", content=f"No, {t}") for u, t in texts]
+        timed("mem_feedback", wrong, len(texts))
         liked = [(user, f"I like {text}") for user, text in texts]
         timed("pref_add", [Message(user_id=u, label="pref_add", content=t) for u, t in liked], len(liked))
         timed("api_mix_search", [mix_message(text, user_id=user) for user, text in texts], len(texts))

@@ -211,6 +211,7 @@ async def test_pruning_leaves_a_row_that_was_used_meanwhile(bench: Bench, memory
 def test_a_worker_prunes(tmp_path) -> None:
     path, clock = tmp_path / "q.db", ManualClock()
     scheduler = Scheduler(f"sqlite:///{path}", clock=clock)
+    scheduler.runtime.settings.scheduler.enabled = False  # timed tasks have lanes, too
     scheduler.handler("note")(lambda message: None)
     with scheduler.used():
         for user in ("ann", "bob", "cid"):

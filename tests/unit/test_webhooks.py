@@ -456,6 +456,7 @@ async def test_without_webhooks_settling_reads_records_at_most_once_a_second(
 
     records.page = counting
     webhooks = scheduler.runtime.webhooks
+    webhooks._read_at = None
     for number in range(20):
         await scheduler.memory.add(TEXT, user_id="ann", item_id=f"i{number}")
         await run(scheduler)

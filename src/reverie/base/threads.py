@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,7 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._threads = 0
         self._busy = 0
+        self._alive: set[threading.Thread] = set()
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run `function` on a thread of the pool."""
@@ -41,7 +43,9 @@ class ThreadPool:
                 self._threads += 1
         self._jobs.put((future, function))
         if grow:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._alive.add(thread)
+            thread.start()
         return future
 
     def replace_one(self) -> None:
@@ -49,12 +53,16 @@ class ThreadPool:
         with self._lock:
             self._size += 1
 
-    def close(self) -> None:
-        """End all threads after the jobs submitted before this call."""
+    def close(self, wait_s: float = 0) -> None:
+        """End all threads after the jobs submitted before this call, and wait at most `wait_s` for that."""
         with self._lock:
             for _ in range(self._threads):
                 self._jobs.put(None)
             self._threads = 0
+            ending, self._alive = self._alive, set()
+        until = time.monotonic() + wait_s
+        for thread in ending:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

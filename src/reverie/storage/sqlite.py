@@ -43,6 +43,8 @@ T = TypeVar("T")
 Durability = Literal["full", "normal"]
 
 VERSIONS = "CREATE TABLE IF NOT EXISTS schema_versions (room TEXT PRIMARY KEY, version INTEGER)"
+CLOSE_S = 5.0
+"""How many seconds a close waits for reads that go on. The last connection to end writes the log back."""
 READERS = 5
 """The most reads at once; further ones wait."""
 SEARCHERS = 4
@@ -168,8 +170,8 @@ class Database:
             writer.join()
             if self._diagnosis.damage is not None:
                 self._keep_readers_from_writing()
-            self._readers.close()
-            self._searchers.close()
+            self._readers.close(CLOSE_S)
+            self._searchers.close(CLOSE_S)
             self._reserve.close()
 
     def submit(
