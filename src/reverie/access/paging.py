@@ -25,7 +25,7 @@ async def seen_page(
 ) -> tuple[list[T], str | None]:
     """The rows of a page that may be seen, and the cursor of the next page if that has such rows, too.
 
-    `read` answers with at most so many rows after a cursor, and the cursor of the row after these.
+    `read` takes a cursor and a number: it answers with at most this many rows, and the next cursor.
     """
     rows: list[T] = []
     looked_at = 0

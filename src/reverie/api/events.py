@@ -38,9 +38,9 @@ class Listening(TypedDict):
 
 Names = Annotated[list[EventName], Query(description="only these events; may be repeated")]
 Labels = Annotated[list[str], Query(description="only of these labels; may be repeated")]
-Count = Annotated[int | None, Query(ge=1, description="end after so many events")]
+Count = Annotated[int | None, Query(ge=1, description="end after this number of events")]
 Timeout = Annotated[
-    float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="end after so many seconds")
+    float, Query(ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False, description="end after this number of seconds")
 ]
 
 

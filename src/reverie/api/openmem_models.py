@@ -76,7 +76,7 @@ class Whose(BaseModel):
 
     @property
     def owner(self) -> str:
-        """The user id of whoever is meant."""
+        """The id of the user that the request is about."""
         return self.user_id or user_of_agent(self.agent_id or "")
 
     def touched(self) -> list[Touched]:
