@@ -160,8 +160,12 @@ async def _application(store: MemoryStore, user_id: str, start: int, turns: Sequ
 
 @asynccontextmanager
 async def _opened(folder: str, name: str) -> AsyncIterator[AsyncScheduler]:
-    """A scheduler on a file of its own, without a worker."""
-    scheduler = AsyncScheduler(settings=shipped_settings(f"sqlite:///{folder}/{name}.db"))
+    """A scheduler on a file of its own, without a worker.
+
+    Upkeep is off: it would begin with all that was loaded at once, and take both cores for a long time.
+    """
+    settings = shipped_settings(f"sqlite:///{folder}/{name}.db", upkeep={"enabled": False})
+    scheduler = AsyncScheduler(settings=settings)
     try:
         await scheduler.open()
         yield scheduler

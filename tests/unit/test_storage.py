@@ -158,16 +158,16 @@ async def test_reads_whose_callers_have_gone_are_ended(database: Database) -> No
             running.set()
             return endless(connection)
 
-        reading = await started(database.read(job, ReadLimit(600, "this.limit"), searching=True))
+        reading = await started(database.read(job, ReadLimit(600, "this.limit"), purpose="search"))
         assert await asyncio.to_thread(running.wait, 10), "an earlier read still has the reader"
         reading.cancel()
         await asyncio.wait({reading})
-    assert await database.read(numbers, limit, searching=True) == []
+    assert await database.read(numbers, limit, purpose="search") == []
 
 
 async def test_other_reads_do_not_wait_for_searches(database: Database) -> None:
     limits = [ReadLimit(600, "this.limit") for _ in range(SEARCHERS * 3)]
-    searches = [await started(database.read(endless, limit, searching=True)) for limit in limits]
+    searches = [await started(database.read(endless, limit, purpose="search")) for limit in limits]
     assert await asyncio.wait_for(database.read(numbers), 30) == []
     for search in searches:
         search.cancel()
@@ -176,8 +176,8 @@ async def test_other_reads_do_not_wait_for_searches(database: Database) -> None:
 
 async def test_a_read_that_waits_too_long_for_a_reader_is_refused(database: Database) -> None:
     limits = [ReadLimit(600, "this.limit") for _ in range(SEARCHERS)]
-    searches = [await started(database.read(endless, limit, searching=True)) for limit in limits]
-    late = await started(database.read(numbers, ReadLimit(0, "this.limit"), searching=True))
+    searches = [await started(database.read(endless, limit, purpose="search")) for limit in limits]
+    late = await started(database.read(numbers, ReadLimit(0, "this.limit"), purpose="search"))
     for search in searches:
         search.cancel()
     with pytest.raises(ReadTimeoutError, match=r"this\.limit"):

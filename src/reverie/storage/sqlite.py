@@ -49,6 +49,8 @@ READERS = 5
 """The most reads at once; further ones wait."""
 SEARCHERS = 4
 """The most searches at once. They have threads of their own, so that other reads never wait for them."""
+UPKEEP_READERS = 1
+"""The most reads of upkeep at once. They take long, and no other read waits for them."""
 READ_TIMEOUT_S = 30.0
 """How long a read may take."""
 STEPS_BETWEEN_LOOKS = 10_000
@@ -69,10 +71,11 @@ LEAST_FREE_BYTES = 16 * 1024 * 1024
 class ReadLimit:
     """The time that one read may take, its wait for a reader included, and whether it is still wanted."""
 
-    def __init__(self, allowed_s: float, setting: str) -> None:
-        """Count from now. `setting` is the name of the limit in an error."""
+    def __init__(self, allowed_s: float, setting: str, *, waits: bool = False) -> None:
+        """Count from now; with `waits`, from when a reader has time. An error names the limit `setting`."""
         self._allowed_s = allowed_s
         self._setting = setting
+        self._waits = waits
         self._end = time.monotonic() + allowed_s
         self._unwanted = False
 
@@ -86,6 +89,8 @@ class ReadLimit:
 
     def run(self, job: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
         """Run `job`; `ReadTimeoutError` if it was ended, or if its time was over before it began."""
+        if self._waits:
+            self._end = time.monotonic() + self._allowed_s
         if self.over():
             raise ReadTimeoutError(self._setting, self._allowed_s)
         connection.set_progress_handler(self.over, STEPS_BETWEEN_LOOKS)
@@ -131,6 +136,7 @@ class Database:
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
         self._searchers = ThreadPool(SEARCHERS, "reverie-sqlite-searcher")
+        self._upkeepers = ThreadPool(UPKEEP_READERS, "reverie-sqlite-upkeep")
         self._reading: WeakSet[apsw.Connection] = WeakSet()
         self._local = threading.local()
         self._process: int | None = None
@@ -172,6 +178,7 @@ class Database:
                 self._keep_readers_from_writing()
             self._readers.close(CLOSE_S)
             self._searchers.close(CLOSE_S)
+            self._upkeepers.close(CLOSE_S)
             self._reserve.close()
 
     def submit(
@@ -216,20 +223,25 @@ class Database:
         return await asyncio.wrap_future(self.submit(job, durable=durable, urgent=urgent))
 
     async def read(
-        self, job: Callable[[apsw.Connection], T], limit: ReadLimit | None = None, *, searching: bool = False
+        self,
+        job: Callable[[apsw.Connection], T],
+        limit: ReadLimit | None = None,
+        *,
+        purpose: Literal["look", "search", "upkeep"] = "look",
     ) -> T:
         """Run `job` on a reader's connection, beside the writer.
 
         `ReadTimeoutError` if the read takes longer than its limit. A read whose caller is cancelled ends
-        soon. Searches have readers of their own.
+        soon. Searches and upkeep have readers of their own; the wait for one of upkeep's does not count.
         """
-        limit = limit or ReadLimit(self._read_timeout_s, "queue.read_timeout_s")
+        waits = purpose == "upkeep"
+        limit = limit or ReadLimit(self._read_timeout_s, "queue.read_timeout_s", waits=waits)
         limited = partial(limit.run, job)
         try:
             if self.path == ":memory:":  # such a database has only one connection
                 return await self.write(limited)
             self._opened()
-            pool = self._searchers if searching else self._readers
+            pool = {"look": self._readers, "search": self._searchers, "upkeep": self._upkeepers}[purpose]
             return await asyncio.wrap_future(pool.submit(partial(self._read, limited)))
         except asyncio.CancelledError:
             limit.give_up()

@@ -67,7 +67,7 @@ class SqliteUpkeep:
                 found = finder.find(memory_ids)
             return [one for one in found if (one.cosine or 0) >= least_cosine or one.overlap >= least_overlap]
 
-        return await self._database.read(job)
+        return await self._database.read(job, purpose="upkeep")
 
     async def coldest(self, tenant: Tenant, tier: str, before: int, limit: int) -> list[MemoryItem]:
         """See `KeepsUpkeep.coldest`."""
@@ -123,7 +123,7 @@ class SqliteUpkeep:
     async def _rows(self, statement: str, tenant: Tenant, **bindings: Any) -> list[tuple[Any, ...]]:
         bindings |= {"user_id": tenant[0], "project_id": tenant[1]}
         return await self._database.read(
-            lambda connection: connection.execute(SQL[statement], bindings).fetchall()
+            lambda connection: connection.execute(SQL[statement], bindings).fetchall(), purpose="upkeep"
         )
 
 
