@@ -26,6 +26,7 @@ from reverie.api.routes import ROUTES
 from reverie.api.routing import Endpoint
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
+from reverie.mcp.http import mcp_route
 from reverie.principal import LOCAL_ADMIN
 from reverie.version import __version__
 
@@ -94,6 +95,7 @@ def create_app(
     for route in routes:
         allowed = [other.method for other in routes if other.path == route.path]
         app.router.routes.append(Endpoint(route, scheduler, repeatable, allowed))
+    app.router.routes.append(mcp_route(scheduler))
     app.router.routes.extend(page_routes())
     server = scheduler.runtime.settings.server
     app.add_middleware(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reverie.api.repeatable import Repeatable
     from reverie.face.scheduler import AsyncScheduler
 
-__all__ = ["Endpoint", "Example", "NamesUsers", "Reach", "Route", "Touched"]
+__all__ = ["Endpoint", "Example", "JsonRequest", "NamesUsers", "Reach", "Route", "Touched", "once_more"]
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Body = Literal["json", "form", "multipart"]
@@ -208,7 +208,7 @@ class Endpoint(APIRoute):
         try:
             values = await reader.read(request)
         except (ValueError, RecursionError):
-            await self.app(scope, _once_more(body, receive), send)
+            await self.app(scope, once_more(body, receive), send)
             return
         response = await self._call(**values)
         await response(scope, receive, send)
@@ -239,7 +239,7 @@ class _Reader:
         return {self._name: value, **dict.fromkeys(self._requests, request)}
 
 
-def _once_more(body: bytes, receive: Receive) -> Receive:
+def once_more(body: bytes, receive: Receive) -> Receive:
     """A `receive` that begins with a body that was read before."""
     unread = [body]
 

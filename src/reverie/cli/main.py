@@ -34,6 +34,7 @@ from reverie.cli.commands import (
 )
 from reverie.cli.commands.config import config
 from reverie.cli.commands.keys import audit
+from reverie.cli.commands.mcp import mcp
 from reverie.cli.commands.statistics import statistics
 from reverie.cli.commands.usage import usage
 from reverie.cli.commands.worker import worker_cli
@@ -68,6 +69,7 @@ cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 cli.command()(statistics)
 cli.command()(usage)
+cli.command()(mcp)
 cli.command()(audit)
 
 
