@@ -318,6 +318,8 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
         upkeep_batch=settings.upkeep.batch,
         group_size=settings.upkeep.group_size,
         compression_interval_s=compression.interval_s,
+        observation_tokens_per_hour=settings.capture.observation_tokens_per_hour,
+        session_timeout_ms=round(settings.capture.session_timeout_s * 1000),
     )
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "NoteAnswer",
     "NoteQuery",
     "PassDone",
+    "PutSession",
     "Relation",
     "Remember",
     "Revise",
@@ -281,6 +282,17 @@ class UndoPass(_Effect, frozen=True, kw_only=True, tag="undo_pass"):
     pass_id: str
 
 
+class PutSession(_Effect, frozen=True, kw_only=True, tag="put_session"):
+    """Write the begin or the end of a session. An end is not written if a later hook has come meanwhile."""
+
+    session_id: str
+    status: Literal["created", "completed", "failed"]
+    at: int
+    """When the agent has reported it, in epoch milliseconds."""
+    agent: str | None = None
+    error: str | None = None
+
+
 Effect = (
     Remember
     | Revise
@@ -300,6 +312,7 @@ Effect = (
     | PassDone
     | Judged
     | UndoPass
+    | PutSession
 )
 """Every kind of effect. A new kind is added here and to each store's table of writers."""
 KINDS: tuple[type[msgspec.Struct], ...] = get_args(Effect)

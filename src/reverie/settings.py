@@ -13,7 +13,7 @@ import platformdirs
 from pydantic import Field
 
 from reverie.backends.settings import QueueSettings
-from reverie.capture.settings import SpoolSettings
+from reverie.capture.settings import CaptureSettings, SpoolSettings
 from reverie.configuration.fields import PREFIX, Place
 from reverie.configuration.page import page
 from reverie.configuration.reading import Reading, read
@@ -139,6 +139,7 @@ class Settings(Section):
     upkeep: UpkeepSettings = Field(default_factory=UpkeepSettings)
     llm: LlmSettings = Field(default_factory=LlmSettings)
     spool: SpoolSettings = Field(default_factory=SpoolSettings)
+    capture: CaptureSettings = Field(default_factory=CaptureSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)

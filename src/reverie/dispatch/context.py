@@ -30,11 +30,13 @@ from reverie.dispatch.requests import (
     ReadItems,
     ReadOptions,
     ReadQueries,
+    ReadSessionItems,
     ReadTier,
     ReadUnread,
     ReleaseBuffer,
     SaveMemo,
     Search,
+    SetAside,
 )
 from reverie.dispatch.upkeep import (
     ReadChanged,
@@ -276,6 +278,10 @@ class MemoryReader:
         """Bring the index of these memories up to date; the answer is how many needed it."""
         return self._context.ask(IndexItems(self._user_id, self._cube, tuple(memory_ids)))
 
+    def session(self, limit: int, *, message: Message | None = None) -> Any:
+        """The last items of the message's session, in all cubes of its user, oldest first."""
+        return self._ask(ReadSessionItems(self._context.key_of(message, "ctx.memory.session"), limit))
+
     def tenants(
         self, after: tuple[str, str] | None = None, limit: int = 100, which: Which | None = None
     ) -> Any:
@@ -415,6 +421,14 @@ class ModelPort:
         messages = (ChatMessage("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
         key = self._context.key_of(message, "ctx.models.complete")
         return self._context.ask(Complete(messages, key, schema, self._context.timeout_s))
+
+    def set_aside(self, tokens: int, limit: int, *, message: Message | None = None) -> Any:
+        """Set tokens aside in the budget of the message's label for this hour; False if it has no room.
+
+        A negative number gives tokens back that were not needed. A batch handler names the message.
+        """
+        key = self._context.key_of(message, "ctx.models.set_aside")
+        return self._context.ask(SetAside(key, tokens, limit))
 
     def has_language_model(self) -> Any:
         """Whether a language model is set up: True or False."""

@@ -32,3 +32,6 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     upkeep_batch: int = 200
     group_size: int = 12
     compression_interval_s: float = 1800.0
+    observation_tokens_per_hour: int = 20_000
+    session_timeout_ms: int = 3600 * 1000
+    """A session without a hook for this long has ended: nothing is spent for it."""

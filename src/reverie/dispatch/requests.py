@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from reverie.base.clock import from_epoch_ms
 from reverie.dispatch.housekeeping import HouseRequest, ListSomeTenants, answer_house
 from reverie.dispatch.options import HandlerOptions
 from reverie.dispatch.upkeep import UpkeepRequest, answer_upkeep
@@ -22,6 +23,7 @@ from reverie.memory.item import MemoryItem
 from reverie.memory.kept_searches import KeepsSearches
 from reverie.memory.queries import KeepsQueries, KeepsUnread, NotedQuery
 from reverie.memory.query import Found, SearchQuery
+from reverie.memory.sessions import KeepsSessions
 from reverie.message import SYSTEM_USER, Key
 from reverie.models.interface import ChatMessage, Completion
 
@@ -52,12 +54,14 @@ __all__ = [
     "ReadItems",
     "ReadOptions",
     "ReadQueries",
+    "ReadSessionItems",
     "ReadTier",
     "ReadUnread",
     "ReleaseBuffer",
     "Request",
     "SaveMemo",
     "Search",
+    "SetAside",
 ]
 
 
@@ -229,6 +233,23 @@ class HasLanguageModel(msgspec.Struct, frozen=True, tag=True):
     answer: ClassVar[Any] = bool
 
 
+class SetAside(msgspec.Struct, frozen=True, tag=True):
+    """Set tokens aside in the budget that a label of a user has for the present hour."""
+
+    answer: ClassVar[Any] = bool
+    key: Key
+    tokens: int
+    limit: int
+
+
+class ReadSessionItems(msgspec.Struct, frozen=True, tag=True):
+    """Read the last items of the session of a message, oldest first."""
+
+    answer: ClassVar[Any] = list[MemoryItem]
+    key: Key
+    limit: int
+
+
 Request = (
     LoadMemos
     | SaveMemo
@@ -249,6 +270,8 @@ Request = (
     | CountTokens
     | Complete
     | HasLanguageModel
+    | SetAside
+    | ReadSessionItems
     | HouseRequest
     | UpkeepRequest
 )
@@ -297,6 +320,8 @@ class Desk:
             CountTokens: self._count_tokens,
             Complete: self._complete,
             HasLanguageModel: self._has_language_model,
+            SetAside: self._set_aside,
+            ReadSessionItems: self._session_items,
             **dict.fromkeys(get_args(HouseRequest), self._keep_house),
             **dict.fromkeys(get_args(UpkeepRequest), self._upkeep),
         }
@@ -425,6 +450,21 @@ class Desk:
 
     async def _has_language_model(self, _: HasLanguageModel, __: Collection[Claim]) -> bool:
         return self._gateway.has_model
+
+    async def _set_aside(self, request: SetAside, claims: Collection[Claim]) -> bool:
+        message = _own(claims, request.key).message
+        if not isinstance(self._store, KeepsSessions):
+            return False
+        hour = from_epoch_ms(self._clock.now()).strftime("%Y-%m-%dT%H")
+        return await self._store.set_aside(
+            message.user_id, message.label, hour, request.tokens, request.limit
+        )
+
+    async def _session_items(self, request: ReadSessionItems, claims: Collection[Claim]) -> list[MemoryItem]:
+        message = _own(claims, request.key).message
+        if not isinstance(self._store, KeepsSessions) or message.session_id is None:
+            return []
+        return await self._store.session_items(message.user_id, message.session_id, request.limit)
 
 
 def _own(claims: Collection[Claim], key: Key) -> Claim:

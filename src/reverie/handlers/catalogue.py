@@ -14,8 +14,11 @@ from reverie.handlers.mem_organize import mem_organize
 from reverie.handlers.mem_read import mem_read
 from reverie.handlers.mem_update import mem_update
 from reverie.handlers.memory_compression import memory_compression
+from reverie.handlers.observation import observation
 from reverie.handlers.pref_add import pref_add
 from reverie.handlers.query import answer, query
+from reverie.handlers.session import session_complete, session_init
+from reverie.handlers.summary import summary
 from reverie.message import level_of
 from reverie.principal import Role
 
@@ -280,6 +283,68 @@ CATALOGUE: tuple[Builtin, ...] = (
             "the system: a message for each tenant that has changed",
             without_model="the same",
             idempotency="a count replaces the one of the same day",
+        ),
+    ),
+    Builtin(
+        label="session_init",
+        function=session_init,
+        batch=True,
+        described=Described(
+            input="`memorySessionId`, and if known `projectId`, `at` (epoch milliseconds), `agent`",
+            example='{"memorySessionId": "s-1", "projectId": "app", "agent": "claude-code"}',
+            effect="the session begins, as `created`; one that is known stays as it is",
+            without_model="the same",
+            idempotency="sessions are known by their id",
+        ),
+    ),
+    Builtin(
+        label="observation",
+        function=observation,
+        batch=True,
+        batch_size=20,
+        asks_model=True,
+        described=Described(
+            input="`memorySessionId`, and `title` (with `narrative`, `facts`, `concepts`, `filesRead`, "
+            "`filesModified`) or `tool` (`name`, `input`, `response`, `error`, `toolUseId`); `projectId`, "
+            "`type`",
+            example='{"memorySessionId": "s-1", "type": "Edit", "title": "Edited app.py", '
+            '"filesModified": ["app.py"]}',
+            effect="a memory of kind `observation` with title, narrative, facts and concepts, found by its "
+            "files, too; the model is asked within `capture.observation_tokens_per_hour`, and never for a "
+            "session that ended long ago",
+            without_model="title, narrative and facts are made by rule from the tool's name, input and "
+            "response",
+            idempotency="the id of the memory is `{item_id}.0`; answers of the model are kept as memos",
+        ),
+    ),
+    Builtin(
+        label="summary",
+        function=summary,
+        batch=True,
+        batch_size=1,
+        asks_model=True,
+        described=Described(
+            input="`memorySessionId`; if the client has made it: `request`, `investigated`, `learned`, "
+            "`completed`, `nextSteps`, or `text`; `type`: stop, compact or given",
+            example='{"memorySessionId": "s-1", "projectId": "app"}',
+            effect="the one summary of the session is written or brought up to date, from what was said and "
+            "the titles of what was done; a summary of type compact is kept word for word",
+            without_model="made by rule: the prompts, the files, the beginning of the last answer",
+            idempotency="one memory for each session; nothing is written if nothing is new",
+        ),
+    ),
+    Builtin(
+        label="session_complete",
+        function=session_complete,
+        batch=True,
+        described=Described(
+            input="`memorySessionId`, and if known `projectId`, `at`, `agent`, `status` (completed or "
+            "failed), `reason`",
+            example='{"memorySessionId": "s-1", "projectId": "app", "reason": "logout"}',
+            effect="the session ends, unless a later hook has come meanwhile; it waits for the earlier "
+            "messages of its session",
+            without_model="the same",
+            idempotency="an end is written once",
         ),
     ),
 )

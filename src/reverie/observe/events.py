@@ -28,6 +28,8 @@ class EventName(StrEnum):
     """A run has failed: the message is tried again, or (`last`) has become a dead letter."""
     ALERT = "alert"
     """An alert has begun or is over."""
+    SESSION = "session"
+    """A session has failed because its time was over, or ends slowly; `item_id` is its id."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -58,11 +58,12 @@ INSERT INTO paused_labels (label, reason) VALUES (?1, ?2) ON CONFLICT (label) DO
 DELETE FROM paused_labels WHERE label = ?1
 
 -- name: blank_turn
--- Removes the words of one turn from a message of the label `add`. The fingerprint stays: a repeat is a duplicate.
+-- Removes the words of one turn from a message of the label `add`, and all words from an observation or a summary. The
+-- fingerprint stays: a repeat is a duplicate.
 UPDATE pending_messages
 SET payload = CASE
-  WHEN NOT json_valid(payload) THEN ''
+  WHEN NOT json_valid(payload) OR message_type <> 'add' THEN ''
   WHEN json_type(payload, '$[' || :turn || '].content') = 'text' THEN json_set(payload, '$[' || :turn || '].content', '')
   ELSE payload
 END
-WHERE user_id = :user_id AND id = :id AND message_type = 'add'
+WHERE user_id = :user_id AND id = :id AND message_type IN ('add', 'observation', 'summary')

@@ -24,6 +24,7 @@ from reverie.effect import (
     NoteAnswer,
     NoteQuery,
     PassDone,
+    PutSession,
     Remember,
     Revise,
     Source,
@@ -40,6 +41,7 @@ from reverie.memory.sqlite.index import Entry, tenant_of
 from reverie.memory.sqlite.new_items import ARCHIVE, IMPORTANCE_MS, EffectGroup, NewItem
 from reverie.memory.sqlite.rows import to_json
 from reverie.memory.sqlite.searches import keep_search
+from reverie.memory.sqlite.sessions import put_session
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -411,6 +413,7 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
     PassDone: passes.pass_done,
     Judged: passes.judged,
     UndoPass: passes.undo_pass,
+    PutSession: put_session,
 }
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})

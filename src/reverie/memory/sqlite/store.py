@@ -28,6 +28,7 @@ from reverie.memory.sqlite.index import Makers
 from reverie.memory.sqlite.ledger import SqliteLedger
 from reverie.memory.sqlite.rows import item_of, load_statements, to_json
 from reverie.memory.sqlite.search import SqliteIndexReader
+from reverie.memory.sqlite.sessions import SqliteSessions
 from reverie.memory.sqlite.upkeep import SqliteUpkeep
 from reverie.message import Message
 from reverie.models.interface import Models
@@ -98,6 +99,13 @@ class SqliteMemoryStore:
         self.upkeep_until = upkeep.upkeep_until
         self.count_fresh, self.grown = upkeep.count_fresh, upkeep.grown
         """See `reverie.memory.upkeep.KeepsUpkeep`."""
+        sessions = SqliteSessions(database)
+        self.note_sessions, self.session, self.sessions = sessions.note, sessions.session, sessions.page
+        self.time_out_sessions, self.slow_ends = sessions.time_out, sessions.slow_ends
+        self.forget_session, self.project_cube = sessions.forget, sessions.project_cube
+        self.known_project, self.project_keys = sessions.known_project, sessions.project_keys
+        self.session_items, self.set_aside = sessions.items, sessions.set_aside
+        """See `reverie.memory.sessions.KeepsSessions`."""
         self._makers = Makers(0, None)
         self._has_old_index = False
         self.forget_turn: ForgetTurn | None = None
@@ -235,10 +243,10 @@ class SqliteMemoryStore:
                 found = search.run()
             return found, search.vectors_are_damaged
 
-        known = await self._database.read(names, limit, searching=True)
+        known = await self._database.read(names, limit, purpose="search")
         within_s = self._settings.search_timeout_s * EMBEDDING_SHARE
         asked = await understand(query, self._models, known, self._clock.now(), within_s=within_s)
-        found, is_damaged = await self._database.read(partial(job, asked=asked), limit, searching=True)
+        found, is_damaged = await self._database.read(partial(job, asked=asked), limit, purpose="search")
         if is_damaged:
             log.warning("memory.vectors_damaged", reasons=found.degraded)
             await self.rebuild()
@@ -334,7 +342,7 @@ class SqliteMemoryStore:
     ) -> dict[str, KeptHits]:
         """See `KeepsSearches.kept_searches`."""
         return await self._database.read(
-            lambda connection: searches.read_kept(connection, user_id, mem_cube_ids, query), searching=True
+            lambda connection: searches.read_kept(connection, user_id, mem_cube_ids, query), purpose="search"
         )
 
     async def extraction(self, tenant: Tenant) -> Extraction:
