@@ -43,6 +43,7 @@ __all__ = [
     "check_file",
     "default_settings_file",
     "environment_of",
+    "load_own_settings",
     "load_settings",
     "read_settings",
     "settings_file",
@@ -224,7 +225,16 @@ def load_settings(**given: Any) -> Settings:
 
 def read_settings(**given: Any) -> Reading[Settings]:
     """Read all settings, and where each comes from."""
-    path = settings_file()
+    return _read(settings_file(), given)
+
+
+def load_own_settings() -> Settings:
+    """Read the settings as `load_settings` does, but never those of the working folder."""
+    path = default_settings_file()
+    return _read(path if path.is_file() else None, {}).settings
+
+
+def _read(path: Path | None, given: dict[str, Any]) -> Reading[Settings]:
     file: list[Source] = [] if path is None else [from_file(path)]
     return read(
         Settings,
