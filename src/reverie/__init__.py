@@ -1,16 +1,17 @@
 """Reverie, the memory scheduler for AI agents.
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+Names are loaded when they are first used, so that importing the package costs nothing: a hook of an agent
+imports it for each event.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from reverie.version import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from reverie.dispatch.context import Context
     from reverie.effect import Delete, Link, Move, Remember, Revise, Source, Supersede, Touch
     from reverie.errors import ReverieError
@@ -106,6 +107,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name from where it lives."""
+    from importlib import import_module  # noqa: PLC0415  a hook uses none of these names
+
     if name not in _HOMES:
         raise AttributeError(f"module 'reverie' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")

@@ -53,6 +53,7 @@ __all__ = [
     "UnknownKeyError",
     "UnknownMemoryError",
     "UnknownSchemeError",
+    "UnknownSessionError",
     "UnknownTaskTypeError",
     "UnknownWebhookError",
     "VersionConflictError",
@@ -476,6 +477,15 @@ class UnknownMemoryError(ReverieError):
         """Name the memory."""
         self.memory_id = memory_id
         super().__init__(f"there is no memory {memory_id!r} of this user")
+
+
+class UnknownSessionError(ReverieError):
+    """There is no such session."""
+
+    def __init__(self, session_id: str) -> None:
+        """Name the session. The words are the same whether or not another user has it."""
+        self.session_id = session_id
+        super().__init__(f"there is no session {shown(session_id)} of this user")
 
 
 class AmbiguousIdError(ReverieError):

@@ -33,9 +33,13 @@ from reverie.backends.views import Page
 from reverie.base.clock import SystemClock
 from reverie.base.logs import get_logger
 from reverie.base.service import LoopService
+from reverie.capture.context import ContextComposer
+from reverie.capture.context_server import ContextServer
 from reverie.capture.damaged import DamagedFiles
+from reverie.capture.door import HookDoor
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.intake import Intake
+from reverie.capture.notices import ContextNotices
 from reverie.capture.query_notes import QueryNotes
 from reverie.capture.spool import Spool
 from reverie.capture.spool_reader import SpoolReader
@@ -47,11 +51,13 @@ from reverie.errors import InvalidSettingError
 from reverie.handlers.catalogue import CATALOGUE
 from reverie.memory.buffer_sweeper import BufferSweeper
 from reverie.memory.indexer import Indexer
+from reverie.memory.session_watcher import SessionWatcher
 from reverie.memory.upkeep_watcher import UpkeepWatcher
 from reverie.models.gateway import Gateway
 from reverie.models.usage import Ledger, VolatileLedger
 from reverie.observe.bus import EventBus
 from reverie.observe.event_log import log_events
+from reverie.observe.events import Event, EventName
 from reverie.observe.finishes import Finishes
 from reverie.observe.metrics import Metrics
 from reverie.observe.recorder import Recorder
@@ -76,6 +82,7 @@ if TYPE_CHECKING:
     from reverie.base.service import Service
     from reverie.dispatch.middleware import Middleware
     from reverie.dispatch.registry import Handler
+    from reverie.memory.sessions import Session
     from reverie.message import Message
     from reverie.observe.alert import Alert
     from reverie.settings import Settings
@@ -223,13 +230,32 @@ class Runtime:
             activity=self.activity,
             role_of=self.role_of,
             runtime=self,
+            redacts=self.settings.capture.redact,
         )
         self.query_notes = QueryNotes(self._submit_notes, self._is_half_full)
         self.damaged = DamagedFiles(
             Path(self.spool.folder), max_files=spool.max_damaged_files, max_bytes=spool.max_damaged_bytes
         )
         files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes, self.damaged)
-        self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s)
+        self.door = HookDoor(self.store, on_noted=lambda note: self.context_server.noted(note))  # noqa: PLW0108  it is made below
+        self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s, self.door)
+        folder = self.settings.data_dir.expanduser().resolve()
+        self.context_server = ContextServer(
+            folder,
+            self.door,
+            ContextComposer(self.reads),
+            look=self.ingester.look_now,
+            notice=ContextNotices(folder, self._alerts).text,
+        )
+        capture = self.settings.capture
+        self.session_watcher = SessionWatcher(
+            self.store,
+            self.clock,
+            timeout_s=capture.session_timeout_s,
+            check_s=capture.session_check_s,
+            drain_s=capture.drain_s,
+            tell=self._tell_session,
+        )
 
     async def open(self) -> None:
         """Connect to the store and the backend, and create or upgrade them. Idempotent."""
@@ -364,6 +390,7 @@ class Runtime:
             yield _Entry("work", self.indexer)
             yield _Entry("work", self.buffer_sweeper)
             yield _Entry("work", self.upkeep_watcher)
+            yield _Entry("work", self.session_watcher)
         elif not has_supervisor:
             settings = self.settings.model_copy(update={"app": self.app})
             environment = environment_of(settings)
@@ -372,6 +399,7 @@ class Runtime:
             yield _Entry("work", service)
         if not self.settings.queue_url.startswith("memory:"):
             yield _Entry("ingest", self.ingester)
+            yield _Entry("ingest", self.context_server)
         yield _Entry("watch", self.sampler)
         yield _Entry("watch", self.watcher)
 
@@ -433,6 +461,24 @@ class Runtime:
             read, query.after, query.limit, lambda row: principal.may_touch(row.user_id, row.mem_cube_id)
         )
         return Page(rows=rows, next=follows)
+
+    async def _alerts(self) -> list[Alert]:
+        return (await self.watcher.look())[1]
+
+    def _tell_session(self, session: Session, what: str) -> None:
+        self.bus.publish(
+            [
+                Event(
+                    EventName.SESSION,
+                    self.clock.now(),
+                    user_id=session.user_id,
+                    item_id=session.session_id,
+                    mem_cube_id=session.mem_cube_id,
+                    status=session.status,
+                    error=what,
+                )
+            ]
+        )
 
     async def _submit_notes(self, messages: Sequence[Message]) -> None:
         current_principal.set(LOCAL_ADMIN)  # the notes of many callers are handed over together

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import msgspec
 
 from reverie import Message
 from reverie.effect import Remember
@@ -27,6 +28,7 @@ STATEMENTS = {
     "queries": "SELECT id, query, found, answer, used FROM memory_queries ORDER BY id",
     "searches": "SELECT hits FROM memory_searches ORDER BY 1",
     "statistics": "SELECT counts FROM memory_statistics",
+    "sessions": "SELECT memory_session_id, status, agent FROM server_sessions ORDER BY 1",
     "upkeep": "SELECT 'judged', key, NULL, NULL FROM memory_judged "
     "UNION ALL SELECT 'changed', c.change, c.id, c.other FROM memory_pass_changes AS c "
     "UNION ALL SELECT 'pass', id, label, NULL FROM memory_passes ORDER BY 1, 2, 3, 4",
@@ -51,6 +53,7 @@ class State:
     queries: list[tuple]
     searches: list[tuple]
     statistics: list[tuple]
+    sessions: list[tuple]
     upkeep: list[tuple]
     """Groups that were decided upon, and what passes have changed."""
 
@@ -122,6 +125,8 @@ class Case:
     archive_after_days: float = 180
     kept: tuple[Remember, ...] = ()
     """Memories that are there."""
+    asks: bool = True
+    """Whether the handler asks its worker for anything."""
 
     @property
     def message(self) -> Message:
@@ -130,7 +135,8 @@ class Case:
 
 def new_message(item_id: str, label: str, content: Any) -> Message:
     text = content if isinstance(content, str) else json.dumps(content)
-    return Message(user_id="ann", label=label, content=text, item_id=item_id)
+    session_id = content.get("memorySessionId") if isinstance(content, dict) else None
+    return Message(user_id="ann", label=label, content=text, item_id=item_id, session_id=session_id)
 
 
 def chat(item_id: str, *texts: str, **fields: str) -> Message:
@@ -139,6 +145,7 @@ def chat(item_id: str, *texts: str, **fields: str) -> Message:
 
 
 SAID = chat("said", "I moved to Lisbon", "I like tea", "Hello there")
+SAID_IN_SESSION = msgspec.structs.replace(SAID, session_id="s")
 MORE = chat("more", "Green tea is the best tea")
 ASKED = new_message("asked", "query", {"query": "tea", "found": ["said.1"]})
 LIKED = new_message("liked", "pref_add", {"memory_ids": ["said.1"]})
@@ -268,6 +275,29 @@ KEPT = (
 )
 
 
+def check_observed(title: str) -> Callable[[State], None]:
+    def check(state: State) -> None:
+        assert [(item[0], item[1], item[2]) for item in state.items] == [("the-one.0", "observation", title)]
+
+    return check
+
+
+def check_summary(*parts: str) -> Callable[[State], None]:
+    def check(state: State) -> None:
+        (text,) = state.texts["summary"]
+        for part in parts:
+            assert part in text
+
+    return check
+
+
+def check_session(status: str) -> Callable[[State], None]:
+    def check(state: State) -> None:
+        assert state.sessions == [("s", status, "codex")]
+
+    return check
+
+
 def check_cleaned(state: State) -> None:
     assert [item[0] for item in state.items] == ["now"]
 
@@ -303,7 +333,13 @@ CASES = {
         "mem_read", {"text": "I like tea"}, check_text, check_text_alone, asks_model=True
     ),
     "query": Case(
-        "query", {"query": "tea", "found": ["said.1"]}, check_query, check_query, (SAID,), changes_items=True
+        "query",
+        {"query": "tea", "found": ["said.1"]},
+        check_query,
+        check_query,
+        (SAID,),
+        changes_items=True,
+        asks=False,
     ),
     "answer": Case(
         "answer",
@@ -311,6 +347,7 @@ CASES = {
         check_answer,
         check_answer,
         (SAID, ASKED),
+        asks=False,
     ),
     "mem_update": Case(
         "mem_update",
@@ -378,6 +415,42 @@ CASES = {
         reads=True,
         archive_after_days=AT_ONCE_DAYS,
         changes_items=True,
+    ),
+    "observation": Case(
+        "observation",
+        {"memorySessionId": "s", "type": "Edit", "tool": {"name": "Edit", "input": {"file_path": "/a.py"}}},
+        check_observed("The model saw Edit"),
+        check_observed("Edited /a.py"),
+        asks_model=True,
+    ),
+    "summary": Case(
+        "summary",
+        {"memorySessionId": "s"},
+        check_summary("Learned: the model read 3 lines"),
+        check_summary("Request: "),
+        (SAID_IN_SESSION,),
+        asks_model=True,
+    ),
+    "summary of an agent": Case(
+        "summary",
+        {"memorySessionId": "s", "type": "compact", "text": "We fixed the build"},
+        check_summary("We fixed the build"),
+        check_summary("We fixed the build"),
+        asks=False,
+    ),
+    "session_init": Case(
+        "session_init",
+        {"memorySessionId": "s", "at": 5, "agent": "codex"},
+        check_session("created"),
+        check_session("created"),
+        asks=False,
+    ),
+    "session_complete": Case(
+        "session_complete",
+        {"memorySessionId": "s", "at": 9, "agent": "codex"},
+        check_session("completed"),
+        check_session("completed"),
+        asks=False,
     ),
     "data_cleanup": Case("data_cleanup", "", check_cleaned, check_cleaned, kept=KEPT, changes_items=True),
     "embedding_refresh": Case("embedding_refresh", "", check_kept, check_kept, kept=KEPT),

@@ -119,7 +119,7 @@ class _Maker:
             content=text,
             role=role,
             name=name,
-            chat_time=self.record.moment.isoformat(timespec="seconds"),
+            chat_time=self.record.moment.isoformat(timespec="milliseconds"),
             message_id=self._turn,
             type="system" if role == "system" else "chat",
         )

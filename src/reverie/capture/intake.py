@@ -15,6 +15,7 @@ import msgspec
 from reverie.backends.interface import SubmitsHere
 from reverie.backends.moves import Submitted
 from reverie.base.failpoints import failpoint
+from reverie.capture.privacy import clean, clean_text, has_hints
 from reverie.errors import BackendUnavailableError, IdempotencyError, InvalidMessageError, shown
 from reverie.message import Message, check_batch, check_message, current_ids
 from reverie.observe.tracing import current_trace_id
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from reverie.observe.recorder import Recorder
     from reverie.triggers.activity import ActivityNotes
 
-__all__ = ["Intake", "Pushed", "add_message"]
+__all__ = ["Intake", "Pushed", "add_message", "without_secrets"]
 
 
 def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
@@ -49,6 +50,30 @@ def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
             "messages", [turn.content for turn in turns], "is not valid Unicode text"
         ) from error
     return Message(label="add", content=content, **fields)
+
+
+def without_secrets(message: Message) -> Message:
+    """The message without private parts and secrets; most messages have none and stay as they are."""
+    content, info = message.content, message.info
+    if "\\u" in content or has_hints(content):  # an escape may hide a hint
+        content = _clean_content(content)
+    if info is not None and has_hints(msgspec.json.encode(info).decode()):
+        info = clean(info)
+    if content == message.content and info == message.info:
+        return message
+    return msgspec.structs.replace(message, content=content, info=info)
+
+
+def _clean_content(content: str) -> str:
+    """The content without private parts and secrets; JSON stays JSON."""
+    try:
+        value = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return clean_text(content)
+    if not isinstance(value, dict | list):
+        return clean_text(content)
+    cleaned = clean(value)
+    return content if cleaned == value else msgspec.json.encode(cleaned).decode()
 
 
 class Pushed(NamedTuple):
@@ -86,10 +111,12 @@ class Intake:
         activity: ActivityNotes,
         role_of: Callable[[str], Role],
         runtime: Opens,
+        redacts: bool = True,
     ) -> None:
         """`runtime` connects the queue on first use; `activity` notes the activity of users.
 
-        `role_of` is the weakest role that may submit a label.
+        `role_of` is the weakest role that may submit a label. With `redacts`, private parts and secrets are
+        removed before anything is kept.
         """
         self._queue = queue
         self._direct = queue if isinstance(queue, SubmitsHere) else None
@@ -101,6 +128,7 @@ class Intake:
         self._activity = activity
         self._role_of = role_of
         self._runtime = runtime
+        self._redacts = redacts
 
     @property
     def takes_from_threads(self) -> bool:
@@ -115,6 +143,8 @@ class Intake:
         With `spools`, messages are kept on disk if the backend is away, and answered `spooled`. With `notes`,
         the activity of their users is noted after the answer.
         """
+        if self._redacts:
+            messages = [without_secrets(message) for message in messages]
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
         try:
@@ -139,6 +169,8 @@ class Intake:
     async def submit_directly(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
         """Like `submit`, but on the calling thread, which may block. It never waits for the event loop."""
         assert self._direct is not None
+        if self._redacts:
+            messages = [without_secrets(message) for message in messages]
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
         try:

@@ -1,37 +1,27 @@
 """The spool's writing side: a private folder with one file for each captured message.
 
-It needs no backend, no worker and only the standard library, so that a hook starts fast. A file with its
-final name is complete and on disk. `reverie.capture.ingester` submits the messages to the queue.
+It needs no backend, no worker and only the standard library, and imports little of that, because a hook
+starts a new interpreter for each event. A file with its final name is complete and on disk.
+`reverie.capture.ingester` submits the messages to the queue.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-import random
-import re
-import threading
 import time
-import uuid
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from _thread import allocate_lock  # `threading` would take longer to import than all this
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
-from reverie.errors import InvalidMessageError, SpoolError, SpoolFullError
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from typing import Any
 
-__all__ = ["FIELDS", "NAME", "TEMPORARY_NAME", "Spool", "opened_folder"]
+__all__ = ["FIELDS", "Spool", "is_name", "is_temporary_name", "opened_folder"]
 
 SUFFIX = ".json"
 TEMPORARY = ".tmp"
-NAME = re.compile(r"[0-9]{20}-[0-9a-f]{16}\.json")
-"""Names of complete files: the time, then random digits. Files with foreign names are left alone."""
-TEMPORARY_NAME = re.compile(rf"\.{NAME.pattern}\.tmp")
-"""Names of files that are being written."""
 FULL = ".full"
 """A file of this name marks a folder that was full: the next writer counts its files again."""
 FIELDS = frozenset(
@@ -42,6 +32,22 @@ FIELDS = frozenset(
     }
 )  # fmt: skip
 """The fields of `Message` that a file may set."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a complete file has this name: the time, then random digits. Foreign names are left alone."""
+    return (
+        len(name) == 42
+        and name[20] == "-"
+        and name.endswith(SUFFIX)
+        and not name[:20].strip("0123456789")
+        and not name[21:37].strip("0123456789abcdef")
+    )
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether a file that is being written has this name."""
+    return name.startswith(".") and name.endswith(TEMPORARY) and is_name(name[1 : -len(TEMPORARY)])
 
 
 class Spool:
@@ -55,7 +61,7 @@ class Spool:
         max_file_bytes: int = 16 * 1024 * 1024,
     ) -> None:
         """Refuse messages once about `max_files` files wait, and messages larger than `max_file_bytes`."""
-        self.folder = os.path.abspath(folder)  # noqa: PTH100  pathlib would take longer to import than all this
+        self.folder = os.path.abspath(folder)
         self.max_files = max_files
         self.max_file_bytes = max_file_bytes
         self._count_every = max(1, max_files // 1000)
@@ -66,19 +72,37 @@ class Spool:
         `fields` are those of `Message`; `user_id` and `label` are required, and a missing `item_id` is made.
         Raises `SpoolError` if the message could not be kept, `InvalidMessageError` if it could not be read.
         """
+        import uuid
+        from datetime import UTC, datetime
+
         given = {name: value for name, value in fields.items() if value is not None}
         given.setdefault("item_id", str(uuid.uuid4()))
         given.setdefault("timestamp", datetime.now(UTC))
-        data = self._encoded(given)
+        self._keep(_names.next(), self._encoded(given))
+        item_id: str = given["item_id"]
+        return item_id
+
+    def write_record(self, record: Mapping[str, Any], at_ns: int) -> None:
+        """Keep the record of a hook that started at `at_ns`, in nanoseconds since the epoch.
+
+        When this returns, the record is on disk. `reverie.capture.hook_record` makes messages of it. Raises
+        `SpoolError` if it could not be kept. Halves of characters that UTF-8 cannot write become "?".
+        """
+        from reverie.capture.plain_json import encode
+
+        data = encode(record).encode(errors="replace")
+        if len(data) > self.max_file_bytes:
+            raise self._error(f"it has {len(data)} bytes, at most spool.max_file_bytes = {self.max_file_bytes}")
+        self._keep(name_at(at_ns), data)
+
+    def _keep(self, name: str, data: bytes) -> None:
         try:
             _make(self.folder)
             with opened_folder(self.folder) as folder:
                 self._check_room(folder)
-                _write(folder, _names.next(), data)
+                _write(folder, name, data)
         except OSError as error:
-            raise SpoolError(self.folder, _advice(error)) from error
-        item_id: str = given["item_id"]
-        return item_id
+            raise self._error(_advice(error)) from error
 
     def check(self) -> None:
         """Raise `SpoolError`, which says what to do, if no message could be kept now."""
@@ -91,9 +115,18 @@ class Spool:
                 os.close(os.open(probe, flags, 0o600, dir_fd=folder))
                 os.unlink(probe, dir_fd=folder)
         except OSError as error:
-            raise SpoolError(self.folder, _advice(error)) from error
+            raise self._error(_advice(error)) from error
+
+    def _error(self, reason: str) -> Exception:
+        from reverie.errors import SpoolError
+
+        return SpoolError(self.folder, reason)
 
     def _encoded(self, fields: dict[str, Any]) -> bytes:
+        import json
+
+        from reverie.errors import InvalidMessageError
+
         for name, value in fields.items():
             if name not in FIELDS:
                 raise InvalidMessageError(
@@ -119,34 +152,53 @@ class Spool:
         it for the others.
         """
         marked = _exists(FULL, folder)
-        if not marked and random.random() * self._count_every >= 1:  # noqa: S311  no secret
+        if not marked and int.from_bytes(os.urandom(8)) % self._count_every:
             return
         with os.scandir(folder) as entries:
             names = (entry.name for entry in entries)
-            files = (name for name in names if NAME.fullmatch(name) or TEMPORARY_NAME.fullmatch(name))
+            files = (name for name in names if is_name(name) or is_temporary_name(name))
             count = sum(1 for _ in islice(files, self.max_files))
         if count >= self.max_files:
-            with suppress(OSError):
+            from reverie.errors import SpoolFullError
+
+            try:
                 os.close(os.open(FULL, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600, dir_fd=folder))
+            except OSError:
+                pass  # the next writer counts anew only if chance says it
             raise SpoolFullError(self.folder, self.max_files)
         if marked:
-            with suppress(FileNotFoundError):
+            try:
                 os.unlink(FULL, dir_fd=folder)
+            except FileNotFoundError:
+                pass  # another writer has removed the mark
 
 
-@contextmanager
-def opened_folder(path: str) -> Iterator[int]:
-    """Open the folder and yield its descriptor; its mode is left alone, another user's folder is refused."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        state = os.fstat(folder)
-        if state.st_uid != os.geteuid():
+def opened_folder(path: str) -> _OpenedFolder:
+    """Open the folder for a `with` block, which gets its descriptor; another user's folder is refused."""
+    return _OpenedFolder(path)
+
+
+class _OpenedFolder:
+    """A folder that is open for the time of a block; its mode is left alone."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder = -1
+
+    def __enter__(self) -> int:
+        self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        owner = os.fstat(self._folder).st_uid
+        if owner != os.geteuid():
+            os.close(self._folder)
+            from reverie.errors import SpoolError
+
             raise SpoolError(
-                path, f"it belongs to user {state.st_uid}, not to you: set spool.dir to a folder of your own"
+                self._path, f"it belongs to user {owner}, not to you: set spool.dir to a folder of your own"
             )
-        yield folder
-    finally:
-        os.close(folder)
+        return self._folder
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)
 
 
 class _Names:
@@ -161,12 +213,17 @@ class _Names:
 
     def renew(self) -> None:
         """Replace the lock in a forked process, because a thread of the parent may have held it."""
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
 
     def next(self) -> str:
         with self._lock:
             self._last = max(time.time_ns(), self._last + 1)
-            return f"{self._last:020d}-{os.urandom(8).hex()}{SUFFIX}"
+            return name_at(self._last)
+
+
+def name_at(time_ns: int) -> str:
+    """A new name that sorts by this time."""
+    return f"{time_ns:020d}-{os.urandom(8).hex()}{SUFFIX}"
 
 
 _names = _Names()
@@ -175,12 +232,14 @@ os.register_at_fork(after_in_child=_names.renew)
 
 def _make(folder: str) -> None:
     """Create a folder and its missing parents, and sync each to disk."""
-    if os.path.isdir(folder):  # noqa: PTH112
+    if os.path.isdir(folder):
         return
-    parent = os.path.dirname(folder)  # noqa: PTH120
+    parent = os.path.dirname(folder)
     _make(parent)
-    with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)  # noqa: PTH102
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass  # another process has made it
     above = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(above)
@@ -204,8 +263,10 @@ def _write(folder: int, name: str, data: bytes) -> None:
             os.close(file)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        with suppress(OSError):
+        try:
             os.unlink(temporary, dir_fd=folder)
+        except OSError:
+            pass  # the first error says more
         raise
     os.fsync(folder)
 
@@ -219,6 +280,8 @@ def _exists(name: str, folder: int) -> bool:
 
 
 def _plain(value: object) -> str:
+    from datetime import datetime
+
     if isinstance(value, datetime):
         return value.isoformat()
     raise TypeError(f"it contains a {type(value).__name__}")

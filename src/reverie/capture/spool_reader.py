@@ -12,12 +12,13 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from reverie.base.logs import get_logger
-from reverie.capture.spool import FIELDS, NAME, TEMPORARY_NAME, opened_folder
+from reverie.capture.hook_record import HookRecord, captured
+from reverie.capture.spool import FIELDS, is_name, is_temporary_name, opened_folder
 from reverie.message import Message, MessageLimits, check_message
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ __all__ = ["SpoolReader", "Spooled"]
 log = get_logger(__name__)
 
 LOCK = ".lock"
+RECORD_VERSION = 1
+"""The version of the records of hooks that can be read."""
 BATCH = 100
 """The most files that are submitted together."""
 BATCH_BYTES = 4 * 1024 * 1024
@@ -42,10 +45,10 @@ OUR_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class Spooled(NamedTuple):
-    """A file that waits, and its message."""
+    """A file that waits, and what it holds: a message, or what a hook has told."""
 
     name: str
-    message: Message
+    content: Message | HookRecord
 
 
 class _DamagedError(Exception):
@@ -91,9 +94,9 @@ class SpoolReader:
         self.damaged.look_again()
         found = os.listdir(self._folder)  # noqa: PTH208  names are all that is needed
         for name in found:
-            if TEMPORARY_NAME.fullmatch(name) and self._is_stale(name):
+            if is_temporary_name(name) and self._is_stale(name):
                 self.set_aside(name, "was not finished: its writer died, or the disk was full")
-        return sorted(filter(NAME.fullmatch, found))
+        return sorted(filter(is_name, found))
 
     def read_batch(self, names: deque[str], skip: Callable[[str], bool]) -> list[Spooled]:
         """Take names from the front and read their files, until the batch is large enough for one submit."""
@@ -105,7 +108,7 @@ class SpoolReader:
                 continue
             try:
                 data = self._read(name)
-                batch.append(Spooled(name, self._message(data)))
+                batch.append(Spooled(name, self._content(data)))
                 size += len(data)
             except FileNotFoundError:
                 continue  # another process took it in
@@ -170,13 +173,29 @@ class SpoolReader:
             allowed = f"spool.max_file_bytes = {self._max_file_bytes}"
             raise _DamagedError(f"has {size} bytes or more, at most {allowed} are allowed")
 
-    def _message(self, data: bytes) -> Message:
+    def _content(self, data: bytes) -> Message | HookRecord:
         try:
             fields = msgspec.json.decode(data)
         except Exception as error:
             raise _DamagedError(f"is not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise _DamagedError(f"is JSON, but a {type(fields).__name__} and not an object")
+        return self._record(fields) if "hook" in fields else self._message(fields)
+
+    def _record(self, fields: dict[str, Any]) -> HookRecord:
+        if fields["hook"] != RECORD_VERSION:
+            raise _DamagedError(f"is a record of the form {fields['hook']!r}, known is {RECORD_VERSION}")
+        try:
+            record = msgspec.convert(fields, HookRecord)
+            for message in captured(record, record.user_id).messages:
+                check_message(message, self._limits)
+        except Exception as error:  # whatever is wrong with one file, the others go on
+            raise _DamagedError(f"is no record of a hook: {error}") from error
+        if not record.project.keys:
+            raise _DamagedError("is no record of a hook: it names no project")
+        return record
+
+    def _message(self, fields: dict[str, Any]) -> Message:
         if unknown := sorted(set(fields) - FIELDS):
             raise _DamagedError(f"has unknown fields: {', '.join(map(repr, unknown))}")
         if not fields.get("item_id"):

@@ -13,12 +13,14 @@ from reverie.backends.views import LONGEST_PAGE, StatusQuery, check_cursor
 from reverie.base.bridge import Bridge, blocking, submitting
 from reverie.errors import InvalidSelectionError, ReverieError, UnknownItemError, WaitTimeoutError
 from reverie.face.buffers import AsyncBuffers, Buffers
+from reverie.face.capture import AsyncCapture, Capture
 from reverie.face.control import AsyncControl, Control
 from reverie.face.extraction import AsyncExtractions, Extractions
 from reverie.face.keys import AsyncAudit, AsyncKeys, AuditLog, Keys
 from reverie.face.memory import AsyncMemory, Memory
 from reverie.face.observation import AsyncObservation, Observation
 from reverie.face.registration import Registration
+from reverie.face.sessions import AsyncSessions, Sessions
 from reverie.face.timed_work import TimedWork
 from reverie.face.triggers import AsyncTimedTasks, TimedTasks
 from reverie.face.upkeep import AsyncUpkeep, Upkeep
@@ -103,6 +105,8 @@ class AsyncScheduler(Registration):
         self._submit: Submits = runtime.intake.submit
         self.memory = AsyncMemory(self)
         self.buffers = AsyncBuffers(self)
+        self.capture = AsyncCapture(self)
+        self.sessions = AsyncSessions(self)
         self.extraction = AsyncExtractions(self)
         self.upkeep = AsyncUpkeep(self)
         self.control = AsyncControl(runtime)
@@ -198,11 +202,10 @@ class AsyncScheduler(Registration):
         )
         return (await self.submit_messages([message]))[0]
 
-    async def capture(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Submitted:
-        """Submit one message; if the backend is away, the message waits on disk and the answer is `spooled`.
-
-        A worker or a server that uses the same data folder submits it when the backend is back.
-        """
+    async def capture_message(
+        self, label: str, *, user_id: str, **fields: Unpack[MessageFields]
+    ) -> Submitted:
+        """See `AsyncCapture.__call__`."""
         message = self._message(label, user_id=user_id, **fields)
         return (await self._submit([message], spools=True))[0]
 
@@ -346,6 +349,8 @@ class Scheduler(Registration):
         self._on_thread = _DirectScheduler(self.runtime) if is_direct else None
         self.memory = Memory(self._inner.memory, self._bridge, self._direct_memory)
         self.buffers = Buffers(self._inner.buffers, self._bridge)
+        self.capture = Capture(self._inner.capture, self._bridge, self.capture_message)
+        self.sessions = Sessions(self._inner.sessions, self._bridge)
         self.extraction = Extractions(self._inner.extraction, self._bridge)
         self.upkeep = Upkeep(self._inner.upkeep, self._bridge)
         self.control = Control(self._inner.control, self._bridge)
@@ -411,7 +416,7 @@ class Scheduler(Registration):
     start_consumer = blocking(AsyncScheduler.start_consumer)
     stop = blocking(AsyncScheduler.stop)
     submit = submitting(AsyncScheduler.submit)
-    capture = submitting(AsyncScheduler.capture)
+    capture_message = submitting(AsyncScheduler.capture_message)
     submit_messages = submitting(AsyncScheduler.submit_messages)
     status = blocking(AsyncScheduler.status)
     status_page = blocking(AsyncScheduler.status_page)

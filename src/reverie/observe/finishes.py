@@ -20,10 +20,13 @@ class Finishes:
     def __init__(self) -> None:
         self.watched: dict[Key | str, set[asyncio.Event]] = {}
         """By the key of a message, or the id of a user: the events to set."""
+        self.total = 0
+        """Messages that this process has moved."""
 
     def announce(self, keys: Iterable[Key]) -> None:
         """Wake whoever watches one of these."""
         for key in keys:
+            self.total += 1
             for event in (*self.watched.get(key, ()), *self.watched.get(key.user_id, ())):
                 event.set()
 

@@ -267,7 +267,10 @@ def _work(
         )
         return False
     start = partial(follow, reloader.reload)
-    return asyncio.run(run_until_stopped(scheduler.asynchronous, lifeline, on_ready, start))
+    idle_exit_s = None if background is None else scheduler.runtime.settings.capture.worker_idle_exit_s
+    return asyncio.run(
+        run_until_stopped(scheduler.asynchronous, lifeline, on_ready, start, idle_exit_s=idle_exit_s)
+    )
 
 
 def _try_out(url: str | None, app: str | None, processes: int | None) -> None:

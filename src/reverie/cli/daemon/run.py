@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Literal
 
 from reverie.base.logs import get_logger
 from reverie.cli.signals import on_stop_signals
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reverie.face.scheduler import AsyncScheduler
+    from reverie.runtime import Runtime
 
 __all__ = ["run_until_drained", "run_until_stopped", "start_anew"]
 
 log = get_logger(__name__)
+
+IDLE_LOOK_S = 15.0
+"""The longest time between two looks whether the worker is idle."""
 
 
 async def run_until_stopped(
@@ -26,11 +31,13 @@ async def run_until_stopped(
     lifeline: int | None = None,
     on_ready: Callable[[], None] | None = None,
     on_start: Callable[[], None] | None = None,
+    idle_exit_s: float | None = None,
 ) -> bool:
     """Run handlers until SIGINT or SIGTERM, or until the parent is gone; then stop cleanly.
 
     `lifeline` is a pipe that closes with the parent; `on_start` and then `on_ready` are called when the
-    worker takes work. Returns True if the worker stopped because too many handlers hang, which only a new
+    worker takes work. `idle_exit_s` are the seconds without work or hooks after which the worker stops, too.
+    Returns True if the worker stopped because too many handlers hang, which only a new
     process can cure.
     """
     stopping = asyncio.Event()
@@ -44,10 +51,26 @@ async def run_until_stopped(
             on_ready()
         exhausted = scheduler.runtime.worker.exhausted
         waits = [asyncio.ensure_future(event.wait()) for event in (stopping, exhausted)]
+        if idle_exit_s is not None:
+            waits.append(asyncio.ensure_future(_until_idle(scheduler.runtime, idle_exit_s)))
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-    return not stopping.is_set()
+        is_exhausted = exhausted.is_set() and not stopping.is_set()
+    return is_exhausted
+
+
+async def _until_idle(runtime: Runtime, seconds: float) -> Literal[True]:
+    """Return when this process has settled nothing and heard no hook for so many seconds."""
+    seen: tuple[int, int] | None = None
+    since = time.monotonic()
+    while time.monotonic() - since < seconds:
+        await asyncio.sleep(min(seconds / 4, IDLE_LOOK_S))
+        now = (runtime.finishes.total, runtime.context_server.asked)
+        if now != seen:
+            seen, since = now, time.monotonic()
+    log.info("worker.idle", seconds=seconds)
+    return True
 
 
 async def run_until_drained(scheduler: AsyncScheduler) -> None:

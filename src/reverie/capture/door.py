@@ -1,0 +1,98 @@
+"""The door for what hooks have told: each record gets the cube of its project, and its session is noted.
+
+Python and HTTP come in by the same door, with records of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reverie.capture.hook_record import Captured, captured
+from reverie.errors import NotSupportedError
+from reverie.memory.sessions import KeepsSessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.capture.hook_record import HookRecord
+    from reverie.memory.interface import MemoryStore
+    from reverie.memory.sessions import SessionNote
+    from reverie.message import Message
+
+__all__ = ["WAITS_FOR_SESSION", "HookDoor"]
+
+WAITS_FOR_SESSION = frozenset({"summary", "session_complete"})
+"""The labels whose messages wait until the earlier messages of their session are settled."""
+PROJECTS_KNOWN = 10_000
+"""The most projects whose cubes are remembered; all are forgotten when there are more."""
+
+
+class HookDoor:
+    """Makes messages of records, and notes their sessions in the store."""
+
+    def __init__(self, store: MemoryStore, on_noted: Callable[[SessionNote], None] = lambda _: None) -> None:
+        """`on_noted` is called with each note that is kept."""
+        self._store = store if isinstance(store, KeepsSessions) else None
+        self._on_noted = on_noted
+        self._cubes: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    @property
+    def sessions(self) -> KeepsSessions:
+        """The store; an error if it keeps no sessions."""
+        if self._store is None:
+            raise NotSupportedError("capture", "this memory store keeps no sessions")
+        return self._store
+
+    async def captured(self, records: Sequence[HookRecord]) -> list[Captured]:
+        """What records become, in their order. Messages that end a session wait for its earlier ones."""
+        told = [captured(record, await self._cube(record)) for record in records]
+        return [
+            Captured(messages, note)
+            for messages, note in zip(
+                await self.waiting([one.messages for one in told]), (one.note for one in told), strict=True
+            )
+        ]
+
+    async def waiting(self, groups: Sequence[Sequence[Message]]) -> list[tuple[Message, ...]]:
+        """The same messages; summaries and ends of sessions depend on the earlier messages of their session.
+
+        A lane keeps its order, so the last message of each lane of the session is enough.
+        """
+        last: dict[tuple[str, str], dict[str, str]] = {}
+        answer = []
+        for messages in groups:
+            group = []
+            for message in messages:
+                session = (message.user_id, message.session_id or "")
+                if session not in last:
+                    known = await self.sessions.session(*session)
+                    last[session] = {} if known is None else dict(known.last_items)
+                lane = f"{message.mem_cube_id}/{message.label}"
+                if message.label in WAITS_FOR_SESSION:
+                    others = {item for name, item in last[session].items() if name != lane}
+                    message = msgspec.structs.replace(  # noqa: PLW2901
+                        message,
+                        depends_on=tuple(sorted(others - {message.item_id})),
+                        if_dependency_fails="run",
+                    )
+                last[session][lane] = message.item_id
+                group.append(message)
+            answer.append(tuple(group))
+        return answer
+
+    async def note(self, notes: Sequence[SessionNote]) -> None:
+        """Keep what records tell about their sessions, after their messages were accepted."""
+        if notes:
+            await self.sessions.note_sessions(notes)
+            for note in notes:
+                self._on_noted(note)
+
+    async def _cube(self, record: HookRecord) -> str:
+        project = (record.user_id, record.project.keys)
+        if project not in self._cubes:
+            if len(self._cubes) >= PROJECTS_KNOWN:
+                self._cubes.clear()
+            self._cubes[project] = await self.sessions.project_cube(*project, record.project.name)
+        return self._cubes[project]

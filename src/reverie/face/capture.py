@@ -1,0 +1,198 @@
+"""`scheduler.capture`: what hooks of coding agents capture, from Python and over HTTP."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+import msgspec
+
+from reverie.base.bridge import Bridge, blocking
+from reverie.base.clock import from_epoch_ms
+from reverie.capture.hook_record import LONGEST_TITLE
+from reverie.errors import BackendUnavailableError, InvalidMessageError
+from reverie.memory.sessions import SessionNote
+from reverie.message import Message, check_ids, new_item_id
+from reverie.observation import Observation, SessionContent, Summary, write_content
+from reverie.turn import Turn, write_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reverie.backends.moves import Submitted
+    from reverie.face.scheduler import AsyncScheduler, MessageFields
+
+__all__ = ["AsyncCapture", "Capture", "SessionEvent"]
+
+SessionEvent = Literal["started", "prompt", "answer", "summary", "ended", "failed"]
+"""What can be told about a session; prompt, answer and summary carry a text."""
+WITH_TEXT = frozenset({"prompt", "answer"})
+
+
+class AsyncCapture:
+    """Captures what an agent sees and does, as part of an `AsyncScheduler`."""
+
+    def __init__(self, scheduler: AsyncScheduler) -> None:
+        self._scheduler = scheduler
+
+    async def __call__(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Submitted:
+        """Submit one message; if the backend is away, the message waits on disk and the answer is `spooled`.
+
+        A worker or a server that uses the same data folder submits it when the backend is back.
+        """
+        return await self._scheduler.capture_message(label, user_id=user_id, **fields)
+
+    async def observation(
+        self,
+        *,
+        user_id: str,
+        session_id: str,
+        title: str,
+        mem_cube_id: str = "",
+        type: str = "observation",  # noqa: A002  the name of the field everywhere
+        narrative: str = "",
+        facts: Sequence[str] = (),
+        concepts: Sequence[str] = (),
+        files_read: Sequence[str] = (),
+        files_modified: Sequence[str] = (),
+        item_id: str | None = None,
+        info: dict[str, Any] | None = None,
+    ) -> Submitted:
+        """Capture something that an agent did or saw. When this returns, it is kept."""
+        if not title.strip():
+            raise InvalidMessageError("title", title, "has nothing to remember")
+        excluded = self._scheduler.runtime.settings.capture.exclude_tools
+        if any(fnmatchcase(type, pattern) for pattern in excluded):
+            raise InvalidMessageError("type", type, "is excluded by capture.exclude_tools, so it is not kept")
+        content = Observation(
+            memory_session_id=session_id,
+            project_id=mem_cube_id or user_id,
+            type=type,
+            title=title,
+            narrative=narrative,
+            facts=tuple(facts),
+            concepts=tuple(concepts),
+            files_read=tuple(files_read),
+            files_modified=tuple(files_modified),
+        )
+        message = self._message("observation", content, user_id, session_id, mem_cube_id, info)
+        if item_id is not None:
+            message = msgspec.structs.replace(message, item_id=item_id)
+        return (await self._submit([message]))[0]
+
+    async def session(
+        self,
+        event: SessionEvent,
+        *,
+        user_id: str,
+        session_id: str,
+        mem_cube_id: str = "",
+        text: str = "",
+        reason: str | None = None,
+        agent: str | None = None,
+        info: dict[str, Any] | None = None,
+    ) -> Submitted:
+        """Tell what happens in a session: it starts, a person says something, the agent answers, it ends.
+
+        The answer is the receipt of the first message that this becomes. A later call for the same session
+        makes it active again.
+        """
+        if event not in get_args(SessionEvent):
+            raise InvalidMessageError("event", event, f"must be one of {', '.join(get_args(SessionEvent))}")
+        if event in WITH_TEXT and not text.strip():
+            raise InvalidMessageError("text", text, f"is needed: what the {event} says")
+        messages = self._messages(event, text, reason, agent, (user_id, session_id, mem_cube_id, info))
+        return (await self._submit(messages, agent=agent, event=event, text=text))[0]
+
+    def _messages(
+        self, event: SessionEvent, text: str, reason: str | None, agent: str | None, where: tuple[Any, ...]
+    ) -> list[Message]:
+        user_id, session_id, mem_cube_id, _ = where
+        ids = {"memory_session_id": session_id, "project_id": mem_cube_id or user_id}
+        summary = Summary(**ids)
+        now = self._scheduler.runtime.clock.now()
+        said_at = from_epoch_ms(now).isoformat(timespec="milliseconds")
+        match event:
+            case "started":
+                return [self._message("session_init", SessionContent(**ids, at=now, agent=agent), *where)]
+            case "prompt":
+                said = write_turns([Turn(content=text, role="user", chat_time=said_at)])
+                asked = {"query": text, "session_id": session_id}
+                return [self._message("add", said, *where), self._message("query", asked, *where)]
+            case "answer":
+                said = write_turns([Turn(content=text, role="assistant", chat_time=said_at)])
+                return [
+                    self._message("add", said, *where),
+                    self._message("answer", {"answer": text}, *where),
+                    self._message("summary", summary, *where),
+                ]
+            case "summary":
+                given = Summary(**ids, type="given", text=text) if text.strip() else summary
+                return [self._message("summary", given, *where)]
+            case _:
+                status: Literal["completed", "failed"] = "failed" if event == "failed" else "completed"
+                end = SessionContent(**ids, at=now, agent=agent, status=status, reason=reason)
+                return [
+                    self._message("summary", summary, *where),
+                    self._message("session_complete", end, *where),
+                ]
+
+    def _message(self, label: str, content: Any, *where: Any) -> Message:
+        user_id, session_id, mem_cube_id, info = where
+        check_ids(self._scheduler.runtime.limits, user_id=user_id, session_id=session_id)
+        if isinstance(content, dict):
+            content = msgspec.json.encode(content).decode()
+        return Message(
+            user_id=user_id,
+            mem_cube_id=mem_cube_id,
+            label=label,
+            content=content if isinstance(content, str) else write_content(content),
+            item_id=new_item_id(),
+            session_id=session_id,
+            info=info,
+            timestamp=from_epoch_ms(self._scheduler.runtime.clock.now()),
+        )
+
+    async def _submit(
+        self, messages: Sequence[Message], *, agent: str | None = None, event: str = "", text: str = ""
+    ) -> list[Submitted]:
+        """Submit the messages, then note their session, as the ingester does for hooks.
+
+        While the backend is away the messages wait on disk, and their session is not noted.
+        """
+        runtime = self._scheduler.runtime
+        try:
+            await self._scheduler.open()
+            (waiting,) = await runtime.door.waiting([messages])
+            answers = await self._scheduler.submit_messages(list(waiting))
+        except BackendUnavailableError:
+            return await runtime.intake.submit(messages, spools=True)
+        first = messages[0]
+        note = SessionNote(
+            user_id=first.user_id,
+            session_id=first.session_id or "",
+            mem_cube_id=first.mem_cube_id,
+            at=runtime.clock.now(),
+            agent=agent,
+            prompt=" ".join(text.split())[:LONGEST_TITLE] if event == "prompt" else None,
+            is_end=event in {"ended", "failed"},
+            items={f"{message.mem_cube_id}/{message.label}": message.item_id for message in messages},
+        )
+        await runtime.door.note([note])
+        return answers
+
+
+class Capture:
+    """Like `AsyncCapture`, for code that blocks."""
+
+    def __init__(self, inner: AsyncCapture, bridge: Bridge, submit: Callable[..., Submitted]) -> None:
+        self._inner = inner
+        self._bridge = bridge
+        self._submit = submit
+
+    def __call__(self, label: str, *, user_id: str, **fields: Unpack[MessageFields]) -> Submitted:
+        """See `AsyncCapture.__call__`."""
+        return self._submit(label, user_id=user_id, **fields)
+
+    observation = blocking(AsyncCapture.observation)
+    session = blocking(AsyncCapture.session)
