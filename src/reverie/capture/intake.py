@@ -143,8 +143,7 @@ class Intake:
         With `spools`, messages are kept on disk if the backend is away, and answered `spooled`. With `notes`,
         the activity of their users is noted after the answer.
         """
-        if self._redacts:
-            messages = [without_secrets(message) for message in messages]
+        messages = self._checked(messages)
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
         try:
@@ -169,8 +168,7 @@ class Intake:
     async def submit_directly(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
         """Like `submit`, but on the calling thread, which may block. It never waits for the event loop."""
         assert self._direct is not None
-        if self._redacts:
-            messages = [without_secrets(message) for message in messages]
+        messages = self._checked(messages)
         prepared, at = self._prepare(messages), self._clock.now()
         failpoint("before_accept")
         try:
@@ -183,11 +181,15 @@ class Intake:
         self._accepted(prepared, answers, at, notes=True)
         return answers
 
-    def _prepare(self, messages: Sequence[Message]) -> list[Message]:
-        """Check messages and the caller's role, and give each the level of its label and the trace id."""
+    def _checked(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Refuse messages that no backend should keep; the others come back without secrets."""
         for message in messages:
             check_message(message, self._limits)
         check_batch(messages)
+        return [without_secrets(message) for message in messages] if self._redacts else messages
+
+    def _prepare(self, messages: Sequence[Message]) -> list[Message]:
+        """Check the caller's role, and give each message the level of its label and the trace id."""
         trace_id = current_trace_id.get()
         levels = {label: self._level_of(label) for label in {message.label for message in messages}}
         principal = current_principal.get()
