@@ -78,7 +78,9 @@ async def test_a_prompt_is_told_what_is_remembered(scheduler: AsyncScheduler) ->
         )
         assert foreign["context"] == ""
         other = {"name": "x", "keys": ["folder:/x"]}
-        answer = json.loads(await ask(scheduler, context("UserPromptSubmit", prompt="login token", project=other)))
+        answer = json.loads(
+            await ask(scheduler, context("UserPromptSubmit", prompt="login token", project=other))
+        )
         assert answer["context"] == ""
 
 
@@ -134,7 +136,9 @@ async def test_one_process_serves_and_another_takes_over(scheduler: AsyncSchedul
         await second.stop()
 
 
-async def test_a_file_in_the_place_of_the_socket_is_replaced(scheduler: AsyncScheduler, tmp_path: Path) -> None:
+async def test_a_file_in_the_place_of_the_socket_is_replaced(
+    scheduler: AsyncScheduler, tmp_path: Path
+) -> None:
     (tmp_path / "worker.sock").write_text("left over")
     async with serving(scheduler):
         await until((tmp_path / "worker.sock").is_socket)
@@ -146,7 +150,9 @@ async def test_blocks_are_left_in_files_that_only_their_user_can_read(
     scheduler: AsyncScheduler, tmp_path: Path
 ) -> None:
     cube = await remember(scheduler, "I prefer tabs")
-    await scheduler.capture.session("summary", user_id="ann", session_id="t", mem_cube_id=cube, text="We use tabs.")
+    await scheduler.capture.session(
+        "summary", user_id="ann", session_id="t", mem_cube_id=cube, text="We use tabs."
+    )
     await scheduler.runtime.drain()
     server = scheduler.runtime.context_server
     server.noted(SessionNote(user_id="ann", session_id="s", mem_cube_id=cube, at=1, context="given"))

@@ -153,7 +153,9 @@ async def test_a_file_of_another_form_is_set_aside_with_its_reason(agent: Agent)
     agent.hook("Stop")
     (file,) = waiting(agent.spool)
     record = json.loads(file.read_text())
-    for number, change in enumerate(({"hook": 2}, {"event": 5}, {"extra": 1}, {"project": {"name": "x", "keys": []}})):
+    for number, change in enumerate(
+        ({"hook": 2}, {"event": 5}, {"extra": 1}, {"project": {"name": "x", "keys": []}})
+    ):
         path = agent.spool / file.name.replace(file.name[:3], f"{number:03d}")
         path.write_text(json.dumps({**record, **change}))
     await agent.work()

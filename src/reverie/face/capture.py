@@ -10,6 +10,7 @@ import msgspec
 from reverie.base.bridge import Bridge, blocking
 from reverie.base.clock import from_epoch_ms
 from reverie.capture.hook_record import LONGEST_TITLE
+from reverie.capture.privacy import clean_text
 from reverie.errors import BackendUnavailableError, InvalidMessageError
 from reverie.memory.sessions import SessionNote
 from reverie.message import Message, check_ids, new_item_id
@@ -168,6 +169,8 @@ class AsyncCapture:
         except BackendUnavailableError:
             return await runtime.intake.submit(messages, spools=True)
         first = messages[0]
+        if runtime.settings.capture.redact:
+            text = clean_text(text)
         note = SessionNote(
             user_id=first.user_id,
             session_id=first.session_id or "",
