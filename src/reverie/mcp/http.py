@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from reverie.api.envelope import answer, words_of
-from reverie.api.routing import JsonRequest, once_more
+from reverie.api.routing import CONTENT_TYPES, JsonRequest, once_more
 from reverie.errors import MissingExtraError
 from reverie.mcp.callers import KeyCallers
 
@@ -53,6 +53,11 @@ class _Endpoint:
                 return
             self._new_manager = await asyncio.to_thread(self._load)
         request = JsonRequest(scope, receive)
+        if request.method != "POST":  # a GET would open a stream, in which nothing would ever be said
+            raise HTTPException(405, headers={"allow": "POST"})
+        kind = request.headers.get("content-type", "")
+        if kind.partition(";")[0].strip().lower() != CONTENT_TYPES["json"]:
+            raise HTTPException(415, f"a body of type {kind!r} is not taken: send JSON")
         try:
             body = await request.body()
         except ClientDisconnect as error:

@@ -34,6 +34,7 @@ def mcp(
     """
     with shown_errors():
         import asyncio
+        import signal
         from importlib.util import find_spec
 
         from reverie.capture.hook_settings import login_name
@@ -52,6 +53,8 @@ def mcp(
         refuse_memory("queue.url" if url is None else "--url", url or settings.queue.url)
         refuse_memory("memory.url", settings.memory_url)
         scheduler = AsyncScheduler(url, settings=settings)
+        # nothing can break off a read of standard input, so Ctrl-C ends the process; the accepted is on disk
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         keys, name = (None, "") if project is None else (project.keys, project.name)
         asyncio.run(serve_stdio(scheduler, user_id=user or login_name(), keys=keys, name=name))
 
