@@ -88,11 +88,11 @@ class HookSettings:
         self.off_projects = words("off_projects")
         self.exclude_tools = words("exclude_tools")
         self.exclude_projects = words("exclude_projects")
-        self.enabled: bool = one("enabled", bool, True) and not bad and not problem
+        self.enabled: bool = one("enabled", bool, default=True) and not bad and not problem
         self.hook_max_bytes: int = max(1, one("hook_max_bytes", int, DEFAULT_MAX_BYTES))
         budget: int = one("context_budget_ms", int, DEFAULT_BUDGET_MS)
         self.context_budget_ms = min(max(0, budget), MOST_BUDGET_MS)
-        self.start_worker: bool = one("start_worker", bool, True)
+        self.start_worker: bool = one("start_worker", bool, default=True)
         self.python = folder("python") or sys.executable
         self.problem = problem or (f"{FILE_NAME}: these fields are wrong: {', '.join(bad)}" if bad else "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reverie.capture.hook_errors import recent_problems
+from reverie.capture.hook_log import recent_problems
 from reverie.observe.rules import BUDGET_SPENT
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ NAMES = ("passw", "passphrase", "pwd", "secret", "token", "key", "credential", "
 HAN_NAMES = ("密码", "口令", "密钥", "令牌")
 
 
-def has_hints(text: str) -> bool:
+def has_hints(text: str) -> bool:  # noqa: PLR0911  each return ends the search early
     """Whether a text may have private parts or secrets; most texts do not."""
     if "<" in text and OPEN in lowered(text):
         return True

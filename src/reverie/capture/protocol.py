@@ -1,16 +1,17 @@
-"""The request socket of a worker: where it is, its frames, and the side of the hook; only the standard library.
+"""The request socket of a worker: its path, its frames, and the hook's side of it.
 
 One request a connection, over a Unix socket, as lines of JSON of at most `LARGEST_FRAME`:
 
 - `{"v": 1, "ask": "look"}` has no answer: the worker looks into the spool at once.
 - `{"v": 1, "ask": "context", …}` is answered by `{"v": 1, "context": "text", "notice": "text" or null}`.
 
-An answer of another version or shape counts as none.
+An answer of another version or shape counts as none. Only the standard library is imported.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from reverie.capture.plain_json import decode, encode
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "LARGEST_FRAME",
     "LONGEST_CONTEXT",
     "LONGEST_PROMPT",
-    "LARGEST_FRAME",
     "VERSION",
     "Answer",
     "AnswerError",
@@ -148,11 +149,18 @@ def _connect(path: str, timeout_s: float) -> _socket.socket:
     try:
         connection.settimeout(timeout_s)
         connection.connect(path)
-        if hasattr(_socket, "SO_PEERCRED"):
-            peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-            if int.from_bytes(peer[4:8], "little") != os.geteuid():
-                raise PermissionError(f"{path} belongs to another user")
+        _check_owner(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _check_owner(connection: _socket.socket) -> None:
+    """Refuse a server of another user; systems that do not say whose it is trust the folder's rights."""
+    import _socket
+
+    if hasattr(_socket, "SO_PEERCRED"):
+        peer = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        if int.from_bytes(peer[4:8], sys.byteorder) != os.geteuid():
+            raise PermissionError("the socket belongs to another user")

@@ -1,4 +1,4 @@
-"""Find secrets in a text and replace them; see `reverie.capture.privacy`, which calls this if a text has hints.
+"""Find secrets in a text and replace them; `reverie.capture.privacy` calls this if a text has hints.
 
 Each rule finds a fixed word, and looks at a bounded number of characters around it before it decides. Only
 what is replaced is read to its end, and is not read again.
@@ -6,7 +6,7 @@ what is replaced is read to its end, and is not read again.
 
 from __future__ import annotations
 
-from reverie.capture.privacy import HAN_NAMES, REDACTED, lowered
+from reverie.capture.privacy import REDACTED, lowered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ SUFFIXES = frozenset(
 ORDINARY = frozenset(
     {
         "string", "text", "password", "passwd", "passphrase", "secret", "token", "true", "false", "null",
-        "none", "undefined", "required", "optional", "empty", "hidden", "bearer", "basic", "number", "integer",
-        "boolean", "object", "array", "bytes", "field", "input", "column", "varchar", "unknown", "default",
-        "invalid", "incorrect", "wrong", "missing", "expired", "redacted", "your_password", "example",
+        "none", "undefined", "required", "optional", "empty", "hidden", "bearer", "basic", "number",
+        "integer", "boolean", "object", "array", "bytes", "field", "input", "column", "varchar", "unknown",
+        "default", "invalid", "incorrect", "wrong", "missing", "expired", "redacted", "your_password",
+        "example",
     }
 )  # fmt: skip
 """Values that are no secret whatever their name is."""
 OTHER_WORDS = ("password", "passwd", "secret", "token", "_key", "apikey", "credential")
-"""Words that values have which are names themselves, as in `token = access_token`."""
 QUOTES = "\"'`"
 SPECIAL = frozenset("!@#$%^&*+=~?|/")
 
@@ -271,7 +271,7 @@ def _value_of(text: str, lower: str, word: str, at: int) -> Span | None:
     if word == "pwd" and at and text[at - 1] in LETTERS:
         return None
     name_end = _skip(text, after, "\\\"'`]*", 5)
-    start = _behind_separator(text, _skip(text, name_end, " \t", 8), ":=!>：")
+    start = _behind_separator(text, _skip(text, name_end, " \t", 8), ":=!>\uff1a")
     is_tight = start == name_end + 1
     if start == _skip(text, name_end, " \t", 8):  # no separator
         start = _behind_word(text, lower, at, after)
@@ -318,7 +318,7 @@ def _behind_separator(text: str, at: int, separators: str) -> int:
 
 def _behind_word(text: str, lower: str, at: int, after: int) -> int:
     """The place of the value behind a name without a sign: `password is …`, `--password …`; else -1."""
-    for word in (" is ", " was ", "是", "为", "是：", " 是 "):
+    for word in (" is ", " was ", "是", "为", "是\uff1a", " 是 "):
         if lower.startswith(word, after):
             return after + len(word)
     start = at
@@ -352,19 +352,29 @@ def _is_secret(word: str, value: str, *, is_quoted: bool, is_tight: bool) -> boo
         return False
     if " " in value:
         return word == "passphrase" and is_quoted
+    if word in PASSWORD_NAMES:
+        return _is_password(value, is_quoted=is_quoted, is_tight=is_tight)
+    has_digit = bool(set(value) & set(DIGITS))
+    return not _is_name(value) and (
+        _looks_random(value) or (is_quoted and word == "secret" and len(value) >= 6 and has_digit)
+    )
+
+
+def _is_name(value: str) -> bool:
+    """Whether a value is a name itself, as in `token = access_token`."""
+    return any(word in value.lower() for word in OTHER_WORDS) and len(set(value) & set(DIGITS)) < 4
+
+
+def _is_password(value: str, *, is_quoted: bool, is_tight: bool) -> bool:
     marks = set(value)
-    has_digit, has_special = bool(marks & set(DIGITS)), bool(marks & SPECIAL)
-    if any(name in value.lower() for name in OTHER_WORDS) and len(marks & set(DIGITS)) < 4:
-        return has_special and has_digit and word in PASSWORD_NAMES
-    if word not in PASSWORD_NAMES:
-        return _looks_random(value) or (is_quoted and word == "secret" and has_digit and len(value) >= 6)
-    if is_quoted:
-        return not value.startswith(("/", "./", "~/", "http"))
-    if value.startswith(("/", ".", "~", "http")):
+    digits, has_special = marks & set(DIGITS), bool(marks & SPECIAL)
+    if _is_name(value):
+        return has_special and bool(digits)
+    if value.startswith(("/", "./", "~/", "http")):
         return False
-    if has_digit or (has_special and value[0] in ALNUM):
-        return is_tight or (len(value) >= 6 and not value.replace(".", "").replace(",", "").isdecimal())
-    return is_tight and "." not in value
+    if is_quoted or not (digits or has_special):
+        return is_quoted or (is_tight and "." not in value)
+    return is_tight or (len(value) >= 6 and not value.replace(".", "").replace(",", "").isdecimal())
 
 
 def _looks_random(value: str) -> bool:

@@ -92,7 +92,9 @@ class Spool:
 
         data = encode(record).encode(errors="replace")
         if len(data) > self.max_file_bytes:
-            raise self._error(f"it has {len(data)} bytes, at most spool.max_file_bytes = {self.max_file_bytes}")
+            raise self._error(
+                f"it has {len(data)} bytes, at most spool.max_file_bytes = {self.max_file_bytes}"
+            )
         self._keep(name_at(at_ns), data)
 
     def _keep(self, name: str, data: bytes) -> None:

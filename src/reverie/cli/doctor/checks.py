@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import apsw
 import msgspec
 
-from reverie.capture.spool import NAME
+from reverie.capture.spool import is_name
 from reverie.cli.daemon.state import Daemon, whole_url
 from reverie.cli.doctor.finding import Finding, Level, Patient, a_note, a_warning, an_error, fine
 from reverie.cli.doctor.language_model import language_model
@@ -381,7 +381,7 @@ def spool(patient: Patient) -> list[Finding]:
     folder = patient.settings.spool_dir
     if not folder.is_dir():
         return []
-    waiting = _count(folder, NAME.fullmatch)
+    waiting = _count(folder, is_name)
     damaged = _count(folder / "damaged", lambda name: not name.endswith(".reason"))
     findings = []
     if waiting:
