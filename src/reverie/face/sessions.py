@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from reverie.access.paging import seen_page
 from reverie.base.bridge import Bridge, blocking
 from reverie.errors import InvalidSelectionError, MemoryDeletedError, UnknownMemoryError
 from reverie.memory.query import Filters, SearchQuery
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
     from reverie.memory.sessions import KeepsSessions, Session
 
+    Rows = list[Session]
     Items = list[MemoryItem]  # `list` means a method below
 
 __all__ = ["AsyncSessions", "Sessions"]
@@ -47,10 +49,17 @@ class AsyncSessions:
             raise InvalidSelectionError(
                 f"status={status!r}: must be one of {', '.join(get_args(SessionStatus))}"
             )
-        page = await (await self._store(user_id)).sessions(
-            SessionQuery(user_id=user_id, mem_cube_id=mem_cube_id, status=status, after=after, limit=limit)
-        )
-        return SessionPage(sessions=[one for one in page.sessions if _sees(one)], next=page.next)
+        store = await self._store(user_id)
+
+        async def read(after: str | None, limit: int) -> tuple[Rows, str | None]:
+            query = SessionQuery(
+                user_id=user_id, mem_cube_id=mem_cube_id, status=status, after=after, limit=limit
+            )
+            page = await store.sessions(query)
+            return page.sessions, page.next
+
+        sessions, follows = await seen_page(read, after, limit, _sees)
+        return SessionPage(sessions=sessions, next=follows)
 
     async def get(self, session_id: str, *, user_id: str) -> Session | None:
         """One session; None if it is not known."""
@@ -98,30 +107,32 @@ class AsyncSessions:
                 raise InvalidSelectionError(f"{name}={number}: must be 0 to {MOST_ITEMS}")
         if sum(given is not None for given in (session_id, around, file)) != 1:
             raise InvalidSelectionError("name one of session_id, around and file")
-        store = await self._store(user_id)
-        reads = self._scheduler.runtime.reads
+        await self._store(user_id)
         if around is not None:
             item = await self._scheduler.memory.get(around, user_id=user_id)
             if item is None:
                 raise UnknownMemoryError(around)
-            found = await self._around(item, before, after)
-        elif session_id is not None:
+            return await self._around(item, mem_cube_id, before, after)
+        if session_id is not None:
             check_ids(self._scheduler.runtime.limits, session_id=session_id)
-            items = await store.session_items(user_id, session_id, min(MOST_ITEMS, before + after + 1))
-            found = sorted(items, key=_place)
-        else:
-            found = await self._about(user_id, mem_cube_id, file or "", before + after)
-        allowed = [item for item in found if mem_cube_id in {None, item.mem_cube_id}]
-        return [item for item in allowed if reads.sees(item)]
+            found = await self._of_session(user_id, mem_cube_id, session_id)
+            return found[max(0, len(found) - before - after - 1) :]
+        return await self._about(user_id, mem_cube_id, file or "", before + after)
 
-    async def _around(self, item: MemoryItem, before: int, after: int) -> Items:
+    async def _around(self, item: MemoryItem, cube: str | None, before: int, after: int) -> Items:
         """The items before and after one in its session; the item alone if it belongs to none."""
         near = [item]
         if item.session_id is not None:
-            store = self._scheduler.runtime.door.sessions
-            near = sorted(await store.session_items(item.user_id, item.session_id, MOST_ITEMS), key=_place)
+            near = await self._of_session(item.user_id, cube, item.session_id)
         place = next((number for number, one in enumerate(near) if one.id == item.id), None)
         return [item] if place is None else near[max(0, place - before) : place + after + 1]
+
+    async def _of_session(self, user_id: str, cube: str | None, session_id: str) -> Items:
+        """The last items of a session that the caller may see, in their order."""
+        runtime = self._scheduler.runtime
+        items = await runtime.door.sessions.session_items(user_id, session_id, MOST_ITEMS)
+        seen = [item for item in items if cube in {None, item.mem_cube_id} and runtime.reads.sees(item)]
+        return sorted(seen, key=_place)
 
     async def _about(self, user_id: str, mem_cube_id: str | None, file: str, limit: int) -> Items:
         query = SearchQuery(
