@@ -49,7 +49,7 @@ def tidy(request: Request) -> Answer:
         return Answer(text=json.dumps({"text": "; ".join(texts)}))
     if "A coding agent has used a tool" in request.prompt:
         tool = request.prompt.partition("\nTool: ")[2].splitlines()[0]
-        seen = {"title": f"The model saw {tool}", "narrative": "It was so.", "facts": [], "concepts": ["test"]}
+        seen = {"title": f"The model saw {tool}", "narrative": "It was so.", "facts": [], "concepts": []}
         return Answer(text=json.dumps(seen))
     if "one session of a coding agent" in request.prompt:
         lines = request.prompt.partition("\nSession:\n")[2].splitlines()

@@ -56,8 +56,7 @@ async def run_until_stopped(
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
-        is_exhausted = exhausted.is_set() and not stopping.is_set()
-    return is_exhausted
+    return exhausted.is_set() and not stopping.is_set()
 
 
 async def _until_idle(runtime: Runtime, seconds: float) -> Literal[True]:
