@@ -39,10 +39,10 @@ SAME_AGAIN = frozenset({"resume", "compact"})
 LARGEST_BLOCK = 64 * 1024
 
 
-def main() -> NoReturn:
-    """Run the hook; the exit code is 0, whatever happens."""
+def main(words: list[str] | None = None) -> NoReturn:
+    """Run the hook with these words, else those of the command line; the exit code is 0, whatever happens."""
     try:
-        _run(sys.argv[1:])
+        _run(sys.argv[1:] if words is None else words)
     finally:  # `_exit` also ends what an error would show, and takes no time to tidy up
         os._exit(0)
 

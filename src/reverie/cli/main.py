@@ -33,6 +33,7 @@ from reverie.cli.commands import (
     webhooks,
 )
 from reverie.cli.commands.config import config
+from reverie.cli.commands.hook import hook
 from reverie.cli.commands.keys import audit
 from reverie.cli.commands.mcp import mcp
 from reverie.cli.commands.statistics import statistics
@@ -69,12 +70,15 @@ cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 cli.command()(statistics)
 cli.command()(usage)
+cli.command()(hook)
 cli.command()(mcp)
 cli.command()(audit)
 
 
 def main() -> None:
     """Run the command line."""
+    if sys.argv[1:2] == ["hook"] and "--help" not in sys.argv and "-h" not in sys.argv:
+        hook(sys.argv[2:])  # it never fails, whatever the words are
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an old terminal shows \\u2026 instead of failing
