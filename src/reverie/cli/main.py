@@ -13,12 +13,14 @@ import typer
 from reverie.cli.app import scheduler_of
 from reverie.cli.commands import (
     act,
+    capture,
     dead,
     embeddings,
     evaluate,
     events,
     extract,
     index,
+    install,
     keys,
     look,
     memories,
@@ -52,8 +54,9 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (send, search, look, waiting, events, act, transfer, evaluate):
+for part in (send, search, look, waiting, events, act, transfer, evaluate, install):
     cli.add_typer(part.commands)
+cli.add_typer(capture.commands, name="capture")
 cli.add_typer(dead.commands, name="dead")
 cli.add_typer(triggers.commands, name="triggers")
 cli.add_typer(config, name="config")

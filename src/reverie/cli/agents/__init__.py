@@ -1,0 +1,1 @@
+"""Settings files of coding agents: what `reverie install` writes, and how it is taken back."""
