@@ -122,11 +122,11 @@ class Buffers:
                     break
             connection.execute(SQL["leave_own_rows"], bindings)
             lease = bindings | {"token": token, "lease_until": now + lease_ms}
-            taken: list[tuple[Any, ...]] = []
-            for buffer_id in chosen:
-                taken += connection.execute(SQL["take_row"], lease | {"buffer_id": buffer_id}).fetchall()
+            lease["buffer_ids"] = _to_json(chosen)
+            taken: list[tuple[Any, ...]] = connection.execute(SQL["take_rows"], lease).fetchall()
             failpoint("inside_claim_buffer")
-            return tuple(map(_row_of, taken))
+            by_id = {row[0]: row for row in taken}  # in no order
+            return tuple(_row_of(by_id[buffer_id]) for buffer_id in chosen if buffer_id in by_id)
 
         rows = await self._database.write(job)
         return BufferClaim(key=key, token=token, rows=rows)

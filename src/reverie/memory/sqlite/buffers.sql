@@ -85,11 +85,11 @@ WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type
   AND status = 'processing' AND lease_until <= :now AND lease_holder <> :holder
   AND :most > 0 AND failures + 1 >= :most
 
--- name: take_row
+-- name: take_rows
 -- A row that is taken from another holder counts a failure: the run of that holder has never ended.
 UPDATE buffer_zone
 SET failures = failures + (status = 'processing'), status = 'processing', lease_token = :token, lease_holder = :holder, lease_until = :lease_until, updated_at = :now
-WHERE user_id = :user_id AND buffer_id = :buffer_id
+WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_ids))
   AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
 RETURNING buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
 
