@@ -235,10 +235,10 @@ class SqliteMemoryStore:
                 found = search.run()
             return found, search.vectors_are_damaged
 
-        known = await self._database.read(names, limit, searching=True)
+        known = await self._database.read(names, limit, purpose="search")
         within_s = self._settings.search_timeout_s * EMBEDDING_SHARE
         asked = await understand(query, self._models, known, self._clock.now(), within_s=within_s)
-        found, is_damaged = await self._database.read(partial(job, asked=asked), limit, searching=True)
+        found, is_damaged = await self._database.read(partial(job, asked=asked), limit, purpose="search")
         if is_damaged:
             log.warning("memory.vectors_damaged", reasons=found.degraded)
             await self.rebuild()
@@ -334,7 +334,7 @@ class SqliteMemoryStore:
     ) -> dict[str, KeptHits]:
         """See `KeepsSearches.kept_searches`."""
         return await self._database.read(
-            lambda connection: searches.read_kept(connection, user_id, mem_cube_ids, query), searching=True
+            lambda connection: searches.read_kept(connection, user_id, mem_cube_ids, query), purpose="search"
         )
 
     async def extraction(self, tenant: Tenant) -> Extraction:
