@@ -32,6 +32,7 @@ async def search(request: SearchRequest) -> JSONResponse:
 
 async def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in our server
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, server_header=False, proxy_headers=False))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)

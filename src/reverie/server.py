@@ -258,10 +258,14 @@ def _check_exposed(host: str, *, has_keys: bool, has_tls: bool) -> None:
 def _listen(host: str, address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     try:
-        return socket.create_server(address, family=family)
+        listener = socket.create_server(address, family=family)
     except OSError as error:
         reason = f"cannot listen on {host}: {error.strerror}; stop what uses it or choose another with --port"
         raise InvalidSettingError("server.port", address[1], reason) from error
+    # Connections inherit it. asyncio does not set it for a socket that it was given: the body of an answer, sent
+    # after its head, would wait up to 40 ms until the client acknowledges the head.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _tls(settings: ServerSettings) -> ssl.SSLContext | None:

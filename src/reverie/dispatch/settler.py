@@ -8,6 +8,7 @@ the message runs again, the store finds the row and does not apply the effects t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,10 @@ REFUSED_BY_STORE = "bug: the effects could not be applied"
 REFUSED_BY_QUEUE = "bug: the answer could not be kept"
 GROUP_LIMIT = 500
 """The most settlements in one step."""
+LEAST_GROUP = 32
+"""How many settlements a step may have in any case: each step waits for the disk."""
+STEP_S = 0.03
+"""How long a step should take at most: others wait until it is written."""
 
 
 class Settler(LoopService):
@@ -71,6 +76,8 @@ class Settler(LoopService):
         self._lease_end = lease_end
         self._notices = notices
         self._pending: deque[Settlement] = deque()
+        self._group_size = LEAST_GROUP
+        """How many settlements the queue writes in `STEP_S`, as the last steps have shown."""
         self._singly = 0
         """How many of the first in `_pending` are settled one by one: they could not be sent together."""
         self._news = asyncio.Event()
@@ -91,14 +98,23 @@ class Settler(LoopService):
     async def flush(self) -> None:
         """Report all pending settlements."""
         while self._pending:
-            size = 1 if self._singly else min(GROUP_LIMIT, len(self._pending))
+            size = 1 if self._singly else min(self._group_size, len(self._pending))
             self._singly = max(0, self._singly - 1)
             group = [self._pending.popleft() for _ in range(size)]
+            began = time.monotonic()
             try:
                 await self._settle_or_split(group)
+                self._learn(size, time.monotonic() - began)
             except BaseException:
                 self._pending.extendleft(reversed(group))  # if they were settled after all: stale next time
                 raise
+
+    def _learn(self, size: int, took_s: float) -> None:
+        """Let the next groups be larger if a full one was quick, and smaller if one was slow."""
+        if took_s > STEP_S:
+            self._group_size = max(LEAST_GROUP, min(self._group_size, round(size * STEP_S / took_s)))
+        elif size == self._group_size and took_s < STEP_S / 2:
+            self._group_size = min(GROUP_LIMIT, 2 * size)
 
     async def _settle_or_split(self, group: list[Settlement]) -> None:
         """Settle a group; if one settlement cannot even be sent, let the next turns settle them one by one.

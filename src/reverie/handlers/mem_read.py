@@ -254,6 +254,7 @@ class _Reading:
         said = {turn: None for one in found for turn in _turns_of(one)}
         present = {item.id: item for item in await self._ctx.memory.items([*by_id, *said])}
         effects: list[Effect] = []
+        links: list[Effect] = []  # after all facts, so that the store can write these together
         for same_id, group in by_id.items():
             memory_id, item = same_id, present.get(same_id)
             turns = list(dict.fromkeys(turn for one in group for turn in _turns_of(one)))
@@ -265,8 +266,8 @@ class _Reading:
             effects.append(
                 self._remember(memory_id, group[0], sources) if item is None else _with_sources(item, sources)
             )
-            effects += [Link(source_id=memory_id, relation="derived_from", target_id=turn) for turn in turns]
-        return effects + _closings(found, set(by_id))
+            links += [Link(source_id=memory_id, relation="derived_from", target_id=turn) for turn in turns]
+        return effects + links + _closings(found, set(by_id))
 
     def _id_of(self, fact: Fact) -> str:
         """The id of a fact: facts whose texts are equal after normalising are the same."""

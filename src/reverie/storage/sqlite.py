@@ -29,6 +29,7 @@ from reverie.errors import (
 )
 from reverie.storage.diagnosis import DAMAGED, Diagnosis, may_write
 from reverie.storage.file_system import refuse_network_file_system
+from reverie.storage.patience import Patience
 from reverie.storage.queries import load_migrations
 from reverie.storage.reserve import Reserve
 from reverie.storage.writer import Writer
@@ -132,6 +133,7 @@ class Database:
         self._allow_network_fs = allow_network_fs
         self._vfs = vfs
         self._diagnosis = Diagnosis(self.path, busy_timeout_s)
+        self._patience = Patience(busy_timeout_s)
         self._reserve = Reserve(self.path, 0 if path == ":memory:" else reserve_bytes)
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
@@ -163,6 +165,7 @@ class Database:
                 self._diagnosis,
                 None if in_memory else self._connect_writer,
                 self._reserve,
+                self._patience,
                 self.durability,
             )
 
@@ -299,7 +302,9 @@ class Database:
         # SQLite would open a read-only file, refuse each write, and leave read-only files beside it.
         if self.path != ":memory:" and not may_write(Path(self.path)):
             raise BackendUnavailableError(f"{self.path}: {self._diagnosis.obstacle()}")
-        return self._connect()
+        connection = self._connect()
+        connection.set_busy_handler(self._patience.wait)
+        return connection
 
     def _connect(self) -> apsw.Connection:
         try:

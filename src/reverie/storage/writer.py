@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from itertools import groupby
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reverie.storage.diagnosis import Diagnosis
+    from reverie.storage.patience import Patience
     from reverie.storage.reserve import Reserve
 
 __all__ = ["Writer"]
@@ -51,6 +53,7 @@ class Writer:
         diagnosis: Diagnosis,
         reopen: Callable[[], apsw.Connection] | None,
         reserve: Reserve,
+        patience: Patience,
         durability: str = "full",
     ) -> None:
         """Start the thread. `reopen` opens the file again; None if the database ends with its connection."""
@@ -58,6 +61,7 @@ class Writer:
         self._diagnosis = diagnosis
         self._reopen = reopen
         self._reserve = reserve
+        self._patience = patience
         self._broken = False
         self._durability = durability
         self._synchronous = True
@@ -164,10 +168,15 @@ class Writer:
                 connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._synchronous = durable
             check = self._diagnosis.check_versions
+            connection.execute("BEGIN IMMEDIATE")
+            began = time.monotonic()
             try:
-                return _transaction(connection, check, jobs, careful=False)
+                answers = _transaction(connection, check, jobs, careful=False)
             except _JobFailedError:
-                return _transaction(connection, check, jobs, careful=True)
+                connection.execute("BEGIN IMMEDIATE")
+                answers = _transaction(connection, check, jobs, careful=True)
+            self._patience.yield_after(time.monotonic() - began)
+            return answers
         except BaseException as error:  # noqa: BLE001  every job of the group gets the error
             failure = self._diagnosis.name(error, whole=True)
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
@@ -220,12 +229,11 @@ def _transaction(
     *,
     careful: bool,
 ) -> list[Answer]:
-    """Run `check` and jobs in one transaction.
+    """Run `check` and jobs in the transaction that has begun, and commit it.
 
     `careful` gives each job a savepoint, which costs more than the job itself.
     """
     answers: list[Answer] = []
-    connection.execute("BEGIN IMMEDIATE")
     check(connection)
     for job in jobs:
         if careful:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from reverie.backends.moves import Settlement
     from reverie.backends.sqlite.step import Step
+    from reverie.message import Key, Message
+
+    _UniqueName = tuple[str, str, str, str | None]
+    """User, cube, label and unique key."""
 
 __all__ = ["settle"]
 
@@ -41,17 +45,17 @@ OUTCOME = {Move.RETRY: "retry", Move.RELEASE: "handed_back", Move.CANCEL: "cance
 def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     """End claims and release their lanes.
 
-    Completions are written together. If that fails, because a claim is no longer valid or the effects of a
-    message cannot be written, nothing of it is kept. Then only completions of lanes without effects are
-    written together. The messages of the other lanes are settled one by one, in order, because effects may
-    meet a conflict, after which nothing later in their lane is settled.
+    Completions are written together. If that fails, because a claim is no longer valid or the effects or
+    follow-ups of a message cannot be written, nothing of it is kept. Then only completions of lanes without
+    effects and follow-ups are written together. The messages of the other lanes are settled one by one, in
+    order, because effects may meet a conflict, after which nothing later in their lane is settled.
     """
-    following = {settlement.claim.handle[1] for settlement in settlements if settlement.follow_ups}
-    is_ended = _end_together(step, settlements, following)
+    succeeding = _lanes_with_successors(settlements)
+    is_ended = _end_together(step, settlements, succeeding)
     if not any(is_ended):
-        changing = {settlement.claim.handle[1] for settlement in settlements if settlement.effects}
-        if changing - following:
-            is_ended = _end_together(step, settlements, following | changing)
+        changing = {one.claim.handle[1] for one in settlements if one.effects or one.follow_ups}
+        if changing - succeeding:
+            is_ended = _end_together(step, settlements, succeeding | changing)
     conflicted: set[int] = set()
     answers = []
     for settlement, ended in zip(settlements, is_ended, strict=True):
@@ -69,6 +73,29 @@ def settle(step: Step, settlements: Sequence[Settlement]) -> list[Settled]:
     return answers
 
 
+def _lanes_with_successors(settlements: Sequence[Settlement]) -> set[int]:
+    """The lanes of follow-ups whose unique key another one of the settled messages has.
+
+    Whether such a follow-up is a duplicate depends on which of the messages have ended before it.
+    """
+    if not any(one.follow_ups for one in settlements):
+        return set()
+    holders: defaultdict[_UniqueName, set[Key]] = defaultdict(set)
+    for one in settlements:
+        if one.claim.message.unique_key is not None:
+            holders[_unique_name(one.claim.message)].add(one.claim.key)
+    return {
+        one.claim.handle[1]
+        for one in settlements
+        for message in one.follow_ups
+        if holders and holders.get(_unique_name(message), set()) - {one.claim.key}
+    }
+
+
+def _unique_name(message: Message) -> _UniqueName:
+    return message.user_id, message.mem_cube_id, message.label, message.unique_key
+
+
 def _end_together(step: Step, settlements: Sequence[Settlement], apart: Container[int]) -> list[bool]:
     """End the completions of all lanes that are not `apart`, with few statements.
 
@@ -80,10 +107,7 @@ def _end_together(step: Step, settlements: Sequence[Settlement], apart: Containe
         return fits
     try:
         with step.savepoint():
-            _end_claims(step, together)
-            effects = [(one.claim.message, one.effects, one.prepared) for one in together if one.effects]
-            if effects and step.apply_effects is not None:
-                step.apply_effects(step.connection, effects, step.now)
+            _write_completions(step, together)
     except (_StaleClaimError, VersionConflictError, *UNWRITABLE):
         return [False] * len(settlements)
     expires = step.now + step.limits.retention_ms
@@ -100,6 +124,17 @@ def _end_together(step: Step, settlements: Sequence[Settlement], apart: Containe
     if any(step.rows(ANY_DEPENDANTS)[0]):
         step.ended += [(*settlement.claim.key, Status.COMPLETED) for settlement in together]
     return fits
+
+
+def _write_completions(step: Step, settlements: Sequence[Settlement]) -> None:
+    """Complete messages, and write their effects and their follow-ups."""
+    _end_claims(step, settlements)
+    effects = [(one.claim.message, one.effects, one.prepared) for one in settlements if one.effects]
+    if effects and step.apply_effects is not None:
+        step.apply_effects(step.connection, effects, step.now)
+    for settlement in settlements:
+        if settlement.follow_ups:
+            insert(step, settlement.follow_ups)
 
 
 class _StaleClaimError(Exception):

@@ -13,6 +13,7 @@ import msgspec
 from reverie.base.failpoints import failpoint
 from reverie.errors import BufferTakenError
 from reverie.memory.buffers import BufferClaim, BufferKey, BufferRow, BufferState
+from reverie.storage.many_rows import write_rows
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from reverie.base.clock import Clock
     from reverie.effect import Buffer, BufferDone
     from reverie.memory.sqlite.effects import EffectStep
+    from reverie.message import Message
     from reverie.storage.sqlite import Database
 
 __all__ = ["Buffers", "collect_row", "finish_rows", "put_rows"]
@@ -34,22 +36,24 @@ LOST = "each run that took it was lost: its worker died, or its time was over"
 
 def collect_row(step: EffectStep, effect: Buffer) -> None:
     """Let the row of an effect wait until the new rows of its group are written."""
-    step.group.rows.append(
-        step.always
-        | {
-            "buffer_id": effect.buffer_id,
-            "blob_type": effect.blob_type,
-            "blob_id": effect.blob_id,
-            "tokens": effect.tokens,
-            "metadata": _to_json(effect.metadata),
-            "content": effect.content,
-        }
-    )
+    step.group.rows.append((step.message, effect))
 
 
-def put_rows(connection: apsw.Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows into their buffers."""
-    connection.executemany(SQL["insert_row"], rows)
+def put_rows(connection: apsw.Connection, rows: Sequence[tuple[Message, Buffer]], now: int) -> None:
+    """Write rows at the ends of their buffers, with few statements."""
+    names = [(message.user_id, message.mem_cube_id, str(effect.blob_type)) for message, effect in rows]
+    buffers = _to_json(list(dict.fromkeys(names)))
+    found = _decode_places(connection.execute(SQL["last_places"], {"buffers": buffers}).get)
+    places = {(user_id, cube, blob_type): place for user_id, cube, blob_type, place in found}
+    values = []
+    for name, (_, effect) in zip(names, rows, strict=True):
+        user_id, cube, blob_type = name
+        places[name] += 1
+        values.append(
+            (user_id, effect.buffer_id, cube, blob_type, effect.blob_id, places[name], effect.tokens, now,
+             _to_json(effect.metadata), effect.content)
+        )  # fmt: skip
+    write_rows(connection, SQL, "insert_rows", values)
 
 
 def finish_rows(step: EffectStep, effect: BufferDone) -> None:
@@ -118,11 +122,11 @@ class Buffers:
                     break
             connection.execute(SQL["leave_own_rows"], bindings)
             lease = bindings | {"token": token, "lease_until": now + lease_ms}
-            taken: list[tuple[Any, ...]] = []
-            for buffer_id in chosen:
-                taken += connection.execute(SQL["take_row"], lease | {"buffer_id": buffer_id}).fetchall()
+            lease["buffer_ids"] = _to_json(chosen)
+            taken: list[tuple[Any, ...]] = connection.execute(SQL["take_rows"], lease).fetchall()
             failpoint("inside_claim_buffer")
-            return tuple(map(_row_of, taken))
+            by_id = {row[0]: row for row in taken}  # in no order
+            return tuple(_row_of(by_id[buffer_id]) for buffer_id in chosen if buffer_id in by_id)
 
         rows = await self._database.write(job)
         return BufferClaim(key=key, token=token, rows=rows)
@@ -204,4 +208,5 @@ def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+_decode_places = msgspec.json.Decoder(list[tuple[str, str, str, int]]).decode
 _decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode

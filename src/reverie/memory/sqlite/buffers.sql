@@ -1,16 +1,31 @@
 -- Statements about rows that are not done name their index: without statistics, SQLite would read the done rows, too.
 
--- name: insert_row
--- Writes nothing if the id is known, or if the memory that keeps the content was deleted.
+-- name: last_places
+-- The last place in each of some buffers, 0 in an empty one; `buffers` is a JSON array of [user, cube, type].
+SELECT json_group_array(json_array(b.value ->> 0, b.value ->> 1, b.value ->> 2, coalesce((
+    SELECT max(z.place) FROM buffer_zone AS z
+    WHERE z.user_id = b.value ->> 0 AND z.project_id = b.value ->> 1 AND z.blob_type = b.value ->> 2
+  ), 0)))
+FROM json_each(:buffers) AS b
+
+-- name: insert_rows
+-- Followed by the values of each row, and `insert_rows_end`. A row is left out if its id is known, or if the memory that
+-- keeps its content was deleted. Rows of NULL, which only fill the statement up, are skipped.
+WITH given (
+  user_id, buffer_id, project_id, blob_type, blob_id, place, buffer_size, created_at, metadata, content
+) AS (VALUES
+
+-- name: insert_rows_end
+)
 INSERT INTO buffer_zone (
   user_id, buffer_id, project_id, blob_type, blob_id, place, buffer_size, status, created_at, updated_at, metadata,
   content
 )
-SELECT :user_id, :buffer_id, :project_id, :blob_type, :blob_id, coalesce((
-    SELECT max(place) FROM buffer_zone
-    WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type
-  ), 0) + 1, :tokens, 'idle', :now, :now, :metadata, :content
-WHERE NOT EXISTS (SELECT 1 FROM memory_tombstones WHERE user_id = :user_id AND id = :blob_id)
+SELECT g.user_id, g.buffer_id, g.project_id, g.blob_type, g.blob_id, g.place, g.buffer_size, 'idle', g.created_at,
+  g.created_at, g.metadata, g.content
+FROM given AS g
+WHERE g.user_id IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM memory_tombstones AS t WHERE t.user_id = g.user_id AND t.id = g.blob_id)
 ON CONFLICT (user_id, buffer_id) DO NOTHING
 
 -- name: not_held
@@ -70,11 +85,11 @@ WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type
   AND status = 'processing' AND lease_until <= :now AND lease_holder <> :holder
   AND :most > 0 AND failures + 1 >= :most
 
--- name: take_row
+-- name: take_rows
 -- A row that is taken from another holder counts a failure: the run of that holder has never ended.
 UPDATE buffer_zone
 SET failures = failures + (status = 'processing'), status = 'processing', lease_token = :token, lease_holder = :holder, lease_until = :lease_until, updated_at = :now
-WHERE user_id = :user_id AND buffer_id = :buffer_id
+WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_ids))
   AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
 RETURNING buffer_id, blob_id, content, buffer_size, status, failures, metadata, created_at, updated_at
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -95,12 +96,12 @@ class EffectWriter:
         group = EffectGroup(self, connection, now)
         for message, effects, prepared in messages:
             step = EffectStep(group, message, prepared)
-            for effect in effects:
-                if type(effect) not in COLLECTED:
-                    group.write_new()  # the effect may concern them
-                WRITERS[type(effect)](step, effect)
-                if step.is_void:
-                    break
+            for kind, alike in groupby(effects, key=type):
+                if kind not in COLLECTED:
+                    group.write_new()  # the effects may concern them
+                for given in [list(alike)] if kind in TOGETHER else alike:
+                    if not step.is_void:
+                        WRITERS[kind](step, given)
         group.write_new()
 
 
@@ -360,13 +361,15 @@ def move(step: EffectStep, effect: Move) -> None:
     step.move(step.check_version(effect.memory_id, effect.version), effect.tier)
 
 
-def touch(step: EffectStep, effect: Touch) -> None:
-    """Count an access, and bring an archived item back."""
-    step.rows("touch", id=effect.memory_id)
-    step.rows("touch_card", id=effect.memory_id)
-    for (seq,) in step.rows("archived", id=effect.memory_id):
-        step.note_version(seq)
-        step.move(seq, LONG_TERM)
+def touch(step: EffectStep, effects: Sequence[Touch]) -> None:
+    """Count accesses, and bring archived items back."""
+    ids = to_json([effect.memory_id for effect in effects])
+    touched = step.rows("touch", ids=ids)
+    step.rows("touch_cards", ids=ids)
+    for seq, is_archived in touched:
+        if is_archived:
+            step.note_version(seq)
+            step.move(seq, LONG_TERM)
 
 
 def link(step: EffectStep, effect: Link) -> None:
@@ -418,6 +421,8 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})
 """Kinds whose effects wait until many of them can be written together."""
+TOGETHER = frozenset({Touch})
+"""Kinds whose writer takes a list of effects that follow each other."""
 
 
 def _json_or_null(value: Any) -> str | None:

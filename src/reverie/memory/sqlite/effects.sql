@@ -100,17 +100,24 @@ ORDER BY worth_epoch LIMIT :limit
 
 -- name: touch
 UPDATE memory_items
-SET access_count = access_count + 1, accessed_at_epoch = :now,
+SET access_count = access_count + given.times, accessed_at_epoch = :now,
     worth_epoch = CASE WHEN worth_epoch IS NOT NULL THEN :now + CAST(importance * :importance_ms AS INTEGER) END
-WHERE user_id = :user_id AND project_id = :project_id AND id = :id
+FROM (
+  SELECT i.seq, count(*) AS times
+  FROM json_each(:ids) AS own CROSS JOIN memory_items AS i ON i.user_id = :user_id AND i.id = own.value
+  WHERE i.project_id = :project_id GROUP BY i.seq
+) AS given
+WHERE memory_items.seq = given.seq
+RETURNING seq, tier = 'archive' AND superseded_by IS NULL
 
--- name: archived
-SELECT seq FROM memory_items
-WHERE user_id = :user_id AND project_id = :project_id AND id = :id AND tier = 'archive' AND superseded_by IS NULL
-
--- name: touch_card
-UPDATE memory_cards SET uses = uses + 1
-WHERE seq = (SELECT seq FROM memory_items WHERE user_id = :user_id AND project_id = :project_id AND id = :id)
+-- name: touch_cards
+UPDATE memory_cards SET uses = uses + given.times
+FROM (
+  SELECT i.seq, count(*) AS times
+  FROM json_each(:ids) AS own CROSS JOIN memory_items AS i ON i.user_id = :user_id AND i.id = own.value
+  WHERE i.project_id = :project_id GROUP BY i.seq
+) AS given
+WHERE memory_cards.seq = given.seq
 
 -- name: link
 INSERT INTO memory_links (user_id, source_id, relation, target_id, created_at_epoch)

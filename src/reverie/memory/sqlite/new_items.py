@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     import apsw
 
-    from reverie.effect import Remember
+    from reverie.effect import Buffer, Remember
     from reverie.memory.interface import Tenant
     from reverie.memory.sqlite.effects import EffectStep, EffectWriter
+    from reverie.message import Message
 
 __all__ = ["ARCHIVE", "IMPORTANCE_MS", "EffectGroup", "NewItem"]
 
@@ -41,7 +42,7 @@ class EffectGroup:
         self.now = now
         self.index = Index(connection, writer.makers, writer.on_unindexed)
         self.new: list[NewItem] = []
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[tuple[Message, Buffer]] = []
         self._tenants: dict[Tenant, int] = {}
 
     def tenant(self, tenant: Tenant) -> int:
@@ -57,7 +58,7 @@ class EffectGroup:
         evict another one.
         """
         if self.rows:
-            put_rows(self.connection, self.rows)
+            put_rows(self.connection, self.rows, self.now)
             self.rows = []
         new, self.new = self.new, []
         if not new:

@@ -43,6 +43,11 @@ class SqliteIndexReader:
         bindings = {"user_id": user_id, "cubes": _list_or_null(cubes), "limit": MOST_NAMES}
         return [name for (name,) in self._rows("names", **bindings)]
 
+    def has_kinds(self, user_id: str, cubes: Sequence[str], kinds: Sequence[str]) -> bool:
+        """Whether a user has items of these kinds; items that were not adopted yet do not count."""
+        bindings = {"user_id": user_id, "cubes": _list_or_null(cubes), "kinds": to_json(kinds)}
+        return bool(self._rows("has_kinds", **bindings)[0][0])
+
     def shelves(self, user_id: str, cubes: Sequence[str], *, past: bool) -> list[Shelf]:
         """See `IndexReader.shelves`."""
         rows = self._rows("shelves", user_id=user_id, cubes=_list_or_null(cubes), past=past)

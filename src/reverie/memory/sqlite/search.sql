@@ -8,6 +8,14 @@ SELECT n.name FROM memory_tenants AS t CROSS JOIN memory_names AS n ON n.tenant 
 WHERE t.user_id = :user_id AND (:cubes IS NULL OR t.project_id IN (SELECT value FROM json_each(:cubes)))
 LIMIT :limit
 
+-- name: has_kinds
+-- Whether the user has any items of these kinds, in whatever tier, indexed or not.
+SELECT EXISTS (
+  SELECT 1 FROM memory_tenants AS t CROSS JOIN json_each(:kinds) AS k
+    CROSS JOIN memory_items AS i INDEXED BY idx_memory_items_kind ON i.tenant = t.tenant AND i.kind = k.value
+  WHERE t.user_id = :user_id AND (:cubes IS NULL OR t.project_id IN (SELECT value FROM json_each(:cubes)))
+)
+
 -- name: session_numbers
 SELECT session FROM memory_sessions
 WHERE tenant IN (SELECT value FROM json_each(:tenants)) AND server_session_id = :session_id

@@ -17,6 +17,7 @@ from reverie.memory.finding import finish_search, understand
 from reverie.memory.interface import Applied, IndexProgress, MemoryPage
 from reverie.memory.item import LinkedItem, Revision
 from reverie.memory.prepare import Indexable, Prepared, TextEmbedder
+from reverie.memory.query import Found
 from reverie.memory.search import Search
 from reverie.memory.settings import MemorySettings
 from reverie.memory.sqlite import conversation, indexing, searches
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
     from reverie.memory.kept_searches import KeptHits
     from reverie.memory.queries import NotedQuery
-    from reverie.memory.query import Found, SearchQuery
+    from reverie.memory.query import SearchQuery
     from reverie.memory.search import Understood
     from reverie.message import Lane
     from reverie.storage.sqlite import Database
@@ -230,8 +231,18 @@ class SqliteMemoryStore:
         """See `MemoryStore.search`."""
         limit = ReadLimit(self._settings.search_timeout_s, "memory.search_timeout_s")
 
-        def names(connection: apsw.Connection) -> list[str]:
-            return self._reader(connection).names(query.user_id, query.mem_cube_ids)
+        kinds = () if query.preferences or query.explain else query.filters.kinds
+
+        def names(connection: apsw.Connection) -> list[str] | None:
+            """The speakers whom the query may name; None if there is nothing of the wanted kinds."""
+            reader = self._reader(connection)
+            if (
+                kinds
+                and not reader.has_kinds(query.user_id, query.mem_cube_ids, kinds)
+                and indexing.read_state(connection).is_complete(self._makers)
+            ):
+                return None
+            return reader.names(query.user_id, query.mem_cube_ids)
 
         def job(connection: apsw.Connection, asked: Understood) -> tuple[Found, bool]:
             with connection:  # one transaction: no change shows half of itself
@@ -244,6 +255,8 @@ class SqliteMemoryStore:
             return found, search.vectors_are_damaged
 
         known = await self._database.read(names, limit, purpose="search")
+        if known is None:
+            return Found()
         within_s = self._settings.search_timeout_s * EMBEDDING_SHARE
         asked = await understand(query, self._models, known, self._clock.now(), within_s=within_s)
         found, is_damaged = await self._database.read(partial(job, asked=asked), limit, purpose="search")
