@@ -34,7 +34,7 @@ class Patience:
         self._waited_at = -CONTENDED_S
 
     def wait(self, tries: int) -> bool:
-        """Pause before the next try; false when the time is over. SQLite calls this while the lock is taken."""
+        """Pause before the next try; false when the time is over. SQLite calls it while the lock is taken."""
         now = time.monotonic()
         if tries == 0:
             self._began = now

@@ -165,8 +165,8 @@ class Database:
                 self._diagnosis,
                 None if in_memory else self._connect_writer,
                 self._reserve,
-                self._patience,
-                self.durability,
+                patience=self._patience,
+                durability=self.durability,
             )
 
     def close(self) -> None:

@@ -53,6 +53,7 @@ class Writer:
         diagnosis: Diagnosis,
         reopen: Callable[[], apsw.Connection] | None,
         reserve: Reserve,
+        *,
         patience: Patience,
         durability: str = "full",
     ) -> None:
@@ -175,13 +176,13 @@ class Writer:
             except _JobFailedError:
                 connection.execute("BEGIN IMMEDIATE")
                 answers = _transaction(connection, check, jobs, careful=True)
-            self._patience.yield_after(time.monotonic() - began)
-            return answers
         except BaseException as error:  # noqa: BLE001  every job of the group gets the error
             failure = self._diagnosis.name(error, whole=True)
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
             self._recover(error)
             return [(None, failure)] * len(jobs)
+        self._patience.yield_after(time.monotonic() - began)
+        return answers
 
     def _checked_connection(self) -> apsw.Connection:
         self._diagnosis.check()

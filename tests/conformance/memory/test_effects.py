@@ -19,6 +19,7 @@ from reverie.effect import (
     NoteAnswer,
     NoteQuery,
     PassDone,
+    PutSession,
     Source,
     UndoPass,
 )
@@ -49,6 +50,7 @@ def test_every_kind_has_a_writer_and_comes_back_from_json() -> None:
         PassDone(label="mem_organize", until=1),
         Judged(keys=("k",)),
         UndoPass(pass_id="p"),
+        PutSession(session_id="s", status="failed", at=5, agent="codex", error="why"),
     ]
     assert [type(effect) for effect in effects] == list(WRITERS)
     for effect in effects:
