@@ -88,16 +88,21 @@ def _append(path: str, line: bytes) -> None:
         if os.stat(path).st_size + len(line) > LARGEST_LOG:
             os.replace(path, f"{path}.1")
     except FileNotFoundError:
+        pass  # the first line
+    _write(path, line)
+
+
+def _write(path: str, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, 0o600)
+    except FileNotFoundError:
         before = os.umask(0o077)
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         finally:
             os.umask(before)
-    _write(path, line)
-
-
-def _write(path: str, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        file = os.open(path, flags, 0o600)
     try:
         os.write(file, data)
     finally:

@@ -24,7 +24,7 @@ def decode(text: str) -> Any:
     text = text.lstrip("\ufeff").strip(SPACE)
     try:
         value, end = _scanner()(text, 0)
-    except StopIteration as error:
+    except (StopIteration, SystemError) as error:  # a scanner without `json` cannot name its own error
         raise ValueError("no JSON value") from error
     if end != len(text):
         raise ValueError("more than one JSON value")

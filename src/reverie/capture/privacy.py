@@ -38,10 +38,17 @@ def has_hints(text: str) -> bool:  # noqa: PLR0911  each return ends the search 
         return True
     if "AKIA" in text or "ASIA" in text or "AIza" in text or "eyJ" in text or "SG." in text:
         return True
-    if "ya29." in text or "dapi" in text or "earer " in text or "assw" in text or "ASSW" in text:
+    if (
+        "ya29." in text
+        or "dapi" in text
+        or "hooks.slack" in text
+        or "earer " in text
+        or "assw" in text
+        or "ASSW" in text
+    ):
         return True
     if ":" in text or "=" in text or "--" in text:
-        if "://" in text and ("@" in text or "hooks." in text):
+        if "://" in text and "@" in text:
             return True
         lower = text.lower()
         if any([name in lower for name in NAMES]) or "curl" in lower:  # noqa: C419

@@ -186,6 +186,7 @@ def _in_headers(text: str, lower: str) -> Iterator[Span]:
             start = at + len(word)
             if word == "authorization":
                 start = _behind_separator(text, _skip(text, start, "\\\"'`] \t", 8), ":=,")
+                start = _skip(text, start, "\\\"'` \t", 8)
                 scheme = _run(text, start, LETTERS + "-", 24)
                 if text[scheme : scheme + 1] in {" ", "\t"}:
                     start = _skip(text, scheme, " \t", 8)
