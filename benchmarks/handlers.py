@@ -27,6 +27,7 @@ from reverie.evaluation.measure import measure as evaluate
 from reverie.evaluation.subject import temporary_store
 from reverie.memory.kept_searches import mix_message
 from reverie.memory.upkeep import UpkeepSettings
+from reverie.observation import Observation, SessionContent, Summary, ToolCall, write_content
 from reverie.testing import drain
 from reverie.turn import Turn
 
@@ -75,6 +76,18 @@ def measure(scale: float, path: Path | None, progress: Callable[[str], None]) ->
     }
 
 
+def _captured() -> dict[str, str]:
+    """Label → what hooks of an agent bring."""
+    call = ToolCall(name="Edit", input={"file_path": "/app/a.py", "old_string": "x", "new_string": "y"})
+    contents: dict[str, Observation | Summary | SessionContent] = {
+        "session_init": SessionContent(memory_session_id="session-0"),
+        "observation": Observation(memory_session_id="session-0", type="Edit", tool=call),
+        "summary": Summary(memory_session_id="session-0"),
+        "session_complete": SessionContent(memory_session_id="session-0", at=1),
+    }
+    return {label: write_content(content) for label, content in contents.items()}
+
+
 # -- rates without a model -------------------------------------------------------------------------------
 
 
@@ -114,6 +127,12 @@ def _rates(scale: float, progress: Callable[[str], None]) -> dict[str, float]:
         timed("query", [Message(user_id=u, label="query", content=t) for u, t in texts], len(texts))
         timed("answer", [Message(user_id=u, label="answer", content=t) for u, t in texts], len(texts))
         timed("mem_update", each("mem_update"), len(users))
+        for label, content in _captured().items():
+            seen = [
+                Message(user_id=user, label=label, content=content, session_id="session-0")
+                for user, _ in texts
+            ]
+            timed(label, seen, len(seen))
         wrong = [Message(user_id=u, label="mem_feedback", content=f"No, {t}") for u, t in texts]
         timed("mem_feedback", wrong, len(texts))
         liked = [(user, f"I like {text}") for user, text in texts]
