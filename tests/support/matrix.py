@@ -89,6 +89,14 @@ def memory(**given: Any) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
+def session(*session_ids: str) -> tuple[Ask, ...]:
+    """Requests about single sessions: of the own cube, of another cube, of another user, and unknown ones."""
+    return tuple(
+        Ask(path={"session_id": each}, query={"user_id": USER}, own=(200, 404), statuses=(200, 404))
+        for each in session_ids
+    )
+
+
 PREFIX = "/product/scheduler"
 TASK = {"task_type": "memory_compression"}
 SWITCHED = {"task_type": "statistics_update"}
@@ -207,6 +215,44 @@ ROWS: dict[str, tuple[Ask, ...]] = {
     "PATCH /product/memories/{memory_id}": memory(body={"text": "I kept bees"}),
     "GET /product/memories/{memory_id}/history": memory(),
     "GET /product/memories/{memory_id}/links": memory(),
+    "GET /product/sessions": (
+        Ask(query={"user_id": USER, "mem_cube_id": CUBE}),
+        Ask(query={"user_id": USER, "limit": 1}),
+        Ask(query={"user_id": USER, "mem_cube_id": CUBE, "status": "active", "limit": 1}),
+    ),
+    "GET /product/sessions/{session_id}": session("work-ann", "work-vault", "work-bob", "nothing"),
+    "DELETE /product/sessions/{session_id}": session("old-vault", "old-bob", "nothing", "old-ann"),
+    "GET /product/timeline": (
+        Ask(query={"user_id": USER, "mem_cube_id": CUBE, "session_id": "talk"}),
+        Ask(query={"user_id": USER, "session_id": "talk", "before": 0, "after": 0}),
+        Ask(query={"user_id": USER, "mem_cube_id": CUBE, "file": "honey.py"}),
+        *(
+            Ask(query={"user_id": USER, "around": memory_id}, own=MAYBE, statuses=MAYBE)
+            for memory_id in ("third-ann.0", "third-vault.0", "third-bob.0", "nothing")
+        ),
+    ),
+    "POST /product/capture/observation": (
+        Ask(
+            body={
+                "user_id": USER,
+                "projectId": CUBE,
+                "memorySessionId": f"new-{USER}-{CUBE}",
+                "title": "Read honey.py",
+                "item_id": f"seen-{USER}-{CUBE}",
+            }
+        ),
+    ),
+    "POST /product/capture/session": (
+        Ask(
+            body={
+                "user_id": USER,
+                "mem_cube_id": CUBE,
+                "session_id": f"newer-{USER}-{CUBE}",
+                "event": "prompt",
+                "text": "Read honey.py",
+            }
+        ),
+    ),
     "GET /product/extraction": (Ask(query={"user_id": USER, "mem_cube_id": CUBE}),),
     "PUT /product/extraction": (Ask(body={"user_id": USER, "mem_cube_id": CUBE, "mission": "a diary"}),),
     "GET /product/usage": (Ask(query={"user_id": USER, "mem_cube_id": CUBE}),),

@@ -24,6 +24,7 @@ FIRST = next(route for route in ROUTES if route.path == "/product/add")
 
 ABOUT_OTHERS = (
     "/product/scheduler/dead_letters/{item_id}",
+    "/product/sessions/{session_id}",
     "/admin/keys/{key_id}",
     "/admin/keys/{key_id}/rotate",
     "/admin/webhooks/{webhook_id}",

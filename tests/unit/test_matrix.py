@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from reverie import AsyncScheduler, Bury
+from reverie import AsyncScheduler, Bury, Remember
 from reverie.api.routes import ROUTES
 from reverie.memory.extraction import Extraction
+from reverie.memory.sessions import SessionNote
 from reverie.models.usage import Spent
 from reverie.principal import Role
 from reverie.server import create_app
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 VOLATILE = re.compile(
     r'"(waited|elapsed)_seconds":[0-9.e-]+|"(timestamp|worker|instance_id)":"[^"]*"|s1_[\w-]{107}'
-    r'|ping - [^\n]*|"task_id":"[0-9a-f-]{36}@'
+    r'|ping - [^\n]*|"(task|item)_id":"[0-9a-f-]{36}(?=[@"])'
 )
 """Parts of answers that differ each time: times of the real clock, names of workers, cursors, new ids."""
 
@@ -164,11 +165,12 @@ async def world(
 
 
 async def fill(scheduler: AsyncScheduler, user_id: str, cube: str, word: str) -> None:
-    """Give a tenant memories, a dead letter, work that waits, a timed task, costs and a setting."""
+    """Give a tenant memories, sessions, a dead letter, work that waits, a timed task, costs and a setting."""
     ids = {"user_id": user_id, "mem_cube_id": cube}
     for name, session_id in (("own", None), ("second", "talk")):
         text = f"I keep bees, {name} {word}"
         await scheduler.memory.add(text, **ids, item_id=f"{name}-{cube}", session_id=session_id)
+    await remember_sessions(scheduler, user_id, cube, word)
     await scheduler.submit("export", **ids, item_id=f"dead-{cube}", content=word, task_id="everything")
     await scheduler.runtime.drain()
     await scheduler.submit("import", **ids, item_id=f"waits-{cube}", content=word, task_id="everything")
@@ -186,3 +188,19 @@ async def fill(scheduler: AsyncScheduler, user_id: str, cube: str, word: str) ->
     )
     await scheduler.runtime.gateway.ledger.write_spent([spent])
     await scheduler.extraction.set(Extraction(mission=word), **ids)
+
+
+async def remember_sessions(scheduler: AsyncScheduler, user_id: str, cube: str, word: str) -> None:
+    """Give a tenant two sessions of an agent, and a memory about a file, of the session `talk`."""
+    at = scheduler.runtime.clock.now()
+    tenant = {"user_id": user_id, "mem_cube_id": cube, "at": at, "prompt": f"keep {word}"}
+    notes = [SessionNote(session_id=f"{name}-{cube}", **tenant) for name in ("work", "old")]
+    await scheduler.runtime.store.note_sessions(notes)
+    seen = Remember(
+        memory_id=f"third-{cube}.0",
+        text=f"Read honey.py: {word}",
+        kind="observation",
+        session_id="talk",
+        tags=("file:honey.py",),
+    )
+    await scheduler.runtime.store.change((user_id, cube), [seen])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from reverie.api import (
     admin,
+    capture,
     chat,
     control,
     cubes,
@@ -20,6 +21,7 @@ from reverie.api import (
     product,
     push,
     scheduler,
+    sessions,
     suggestions,
     triggers,
     unsupported,
@@ -42,6 +44,8 @@ ROUTES: tuple[Route, ...] = (
     *suggestions.ROUTES,
     *unsupported.ROUTES,
     *language.ROUTES,
+    *capture.ROUTES,
+    *sessions.ROUTES,
     *push.ROUTES,
     *scheduler.ROUTES,
     *control.ROUTES,
