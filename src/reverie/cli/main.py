@@ -27,6 +27,7 @@ from reverie.cli.commands import (
     redis,
     search,
     send,
+    sessions,
     storage,
     transfer,
     triggers,
@@ -38,6 +39,7 @@ from reverie.cli.commands.config import config
 from reverie.cli.commands.hook import hook
 from reverie.cli.commands.keys import audit
 from reverie.cli.commands.mcp import mcp
+from reverie.cli.commands.sessions import timeline
 from reverie.cli.commands.statistics import statistics
 from reverie.cli.commands.usage import usage
 from reverie.cli.commands.worker import worker_cli
@@ -66,12 +68,14 @@ cli.add_typer(index.commands, name="index")
 cli.add_typer(keys.commands, name="keys")
 cli.add_typer(memories.commands, name="memories")
 cli.add_typer(redis.commands, name="redis")
+cli.add_typer(sessions.commands, name="sessions")
 cli.add_typer(storage.commands, name="storage")
 cli.add_typer(webhooks.commands, name="webhooks")
 cli.add_typer(upkeep.commands, name="upkeep")
 cli.add_typer(worker_cli, name="worker")
 cli.command()(doctor)
 cli.command()(statistics)
+cli.command()(timeline)
 cli.command()(usage)
 cli.command()(hook)
 cli.command()(mcp)
