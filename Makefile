@@ -50,6 +50,7 @@ bench: $(VENV)/.bench  ## benchmarks, as JSON on the last line of each
 		|| { echo "The benchmark of the API needs wrk: install the package wrk." >&2; exit 1; }
 	$(BIN)/python -m benchmarks api --json
 	$(BIN)/python -m benchmarks handlers --json
+	$(BIN)/python -m benchmarks hook --json
 
 soak: $(VENV)/.dev  ## the chaos and load tests in full; keeps a summary under docs/evidence/
 	REVERIE_TEST_SCALE=1 $(BIN)/python -m pytest -m scaled --timeout 3600

@@ -7,7 +7,7 @@ import importlib
 import json
 from pathlib import Path
 
-from benchmarks import conversation, events, handlers, memory, queue, triggers, walk
+from benchmarks import conversation, events, handlers, hook, memory, queue, triggers, walk
 from benchmarks.api import run as api
 from benchmarks.report import print_report, print_targets, shown_progress
 from benchmarks.rounds import Sizes
@@ -97,7 +97,11 @@ def main() -> None:
     eight.add_argument(
         "--chart", type=Path, metavar="FILE.png", help="draw items, tokens and recall over the days"
     )
-    for each in (seven, eight):
+    nine = commands.add_parser("hook", help="how long an agent waits for a hook")
+    nine.add_argument(
+        "--scale", type=_share, default=1.0, help="make every number smaller by this factor (default 1)"
+    )
+    for each in (seven, eight, nine):
         each.add_argument("--json", action="store_true", help="only the JSON line")
     for command in (one, two):
         command.add_argument(
@@ -120,6 +124,7 @@ def main() -> None:
         "conversation": _conversation,
         "api": _api,
         "handlers": _handlers,
+        "hook": _hook,
     }
     runs[arguments.what](arguments)
 
@@ -190,6 +195,14 @@ def _handlers(arguments: argparse.Namespace) -> None:
         from benchmarks.days_chart import draw_days  # noqa: PLC0415
 
         draw_days(arguments.chart, figures)
+    if not arguments.json:
+        print_targets(figures)
+    print(json.dumps(figures))
+
+
+def _hook(arguments: argparse.Namespace) -> None:
+    with shown_progress(quiet=arguments.json) as progress:
+        figures = hook.measure(arguments.scale, progress)
     if not arguments.json:
         print_targets(figures)
     print(json.dumps(figures))

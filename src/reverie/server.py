@@ -262,8 +262,8 @@ def _listen(host: str, address: Address) -> socket.socket:
     except OSError as error:
         reason = f"cannot listen on {host}: {error.strerror}; stop what uses it or choose another with --port"
         raise InvalidSettingError("server.port", address[1], reason) from error
-    # Connections inherit it. asyncio does not set it for a socket that it was given: the body of an answer, sent
-    # after its head, would wait up to 40 ms until the client acknowledges the head.
+    # Connections inherit this option. asyncio does not set it for a socket that it was given: the body of an
+    # answer, sent after its head, would wait up to 40 ms until the client acknowledges the head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

@@ -23,6 +23,7 @@ import msgspec
 
 from reverie.capture.spool import is_name
 from reverie.cli.daemon.state import Daemon, whole_url
+from reverie.cli.doctor.capture import hook_errors, hook_losses, hook_spool, hooks
 from reverie.cli.doctor.finding import Finding, Level, Patient, a_note, a_warning, an_error, fine
 from reverie.cli.doctor.language_model import language_model
 from reverie.errors import (
@@ -386,8 +387,10 @@ def spool(patient: Patient) -> list[Finding]:
     findings = []
     if waiting:
         wait = "1 captured message waits" if waiting == 1 else f"{waiting} captured messages wait"
-        what = f"{wait} in {folder} until the queue can be reached"
-        remedy = "a running worker or server takes them in: `reverie worker start` (or `reverie serve`)"
+        what = f"{wait} in {folder} until a worker or a server takes {'it' if waiting == 1 else 'them'} in"
+        remedy = (
+            "start one: `reverie worker start` (or `reverie serve`); if one runs, its log says why they wait"
+        )
         findings.append(a_warning("spool", what, remedy))
     if damaged:
         place = shlex.quote(str(folder / "damaged"))
@@ -448,6 +451,10 @@ CHECKS: tuple[Callable[[Patient], list[Finding]], ...] = (
     daemon,
     sockets,
     spool,
+    hooks,
+    hook_spool,
+    hook_losses,
+    hook_errors,
     server,
 )
 
