@@ -298,6 +298,23 @@ async def test_turns_are_compressed_when_they_were_read(helped: Home, model: Scr
     assert {item.kind for item in page.items} == {"summary", "fact"}
 
 
+@pytest.mark.parametrize("label", ["mem_organize", "memory_compression"])
+async def test_turns_that_are_read_long_after_a_pass_are_looked_at_by_the_next(
+    helped: Home, label: str
+) -> None:
+    for text in ("I have a red car", "I have a red CAR."):
+        await helped.scheduler.memory.add([Turn(content=text, name="Ann")], user_id="ann")
+    await helped.scheduler.runtime.drain()
+    helped.clock.advance(60)
+    await helped.run(label)  # the turns are not read yet
+    helped.clock.advance(DAY_S)
+    await helped.scheduler.runtime.drain()
+    helped.clock.advance(DAY_S)
+    await helped.run(label)
+    page = await helped.store.page(PageQuery(user_id="ann"))
+    assert sorted(item.kind for item in page.items) == ["fact", "turn"]
+
+
 async def test_a_group_that_fails_fails_alone(helped: Home, model: ScriptedModel) -> None:
     await helped.keep(
         a="Ann has a red car", b="Ann has a blue car", c="Bob met three old kings", d="Bob met two old kings"

@@ -101,7 +101,8 @@ class KeepsUpkeep(Protocol):
     async def changed(self, tenant: Tenant, since: int, after: int, limit: int) -> list[ChangedItem]:
         """Living items of working and long-term memory that were written or changed since a moment.
 
-        They come in the order of their numbers, beginning after the number `after`.
+        A turn also counts as changed when it is read for facts. The items come in the order of their
+        numbers, beginning after the number `after`.
         """
         ...
 

@@ -69,11 +69,12 @@ FROM memory_passes AS p WHERE p.user_id = :user_id AND p.project_id = :project_i
 ORDER BY p.pass DESC LIMIT :limit
 
 -- name: changed
--- The living items of a tenant that were written or changed since a moment, in the order of their numbers.
+-- The living items of a tenant that were written, changed or read for facts since a moment, in the order of their
+-- numbers. Upkeep leaves turns alone until they are read.
 SELECT i.seq, item_columns FROM memory_items AS i
 WHERE i.tenant = (SELECT tenant FROM memory_tenants WHERE user_id = :user_id AND project_id = :project_id)
   AND i.tier IN ('working', 'long_term') AND i.superseded_by IS NULL
-  AND i.updated_at_epoch >= :since AND i.seq > :after
+  AND max(i.updated_at_epoch, coalesce(i.extracted_at_epoch, 0)) >= :since AND i.seq > :after
 ORDER BY +i.seq LIMIT :limit
 
 -- name: coldest
