@@ -132,6 +132,9 @@ class Supersede(_Effect, frozen=True, kw_only=True, tag="supersede"):
     memory_id: str
     version: int
     successor: str
+    successor_version: int | None = None
+    """The version of the successor that the handler has read; None: the successor is new, or any version will
+    do."""
 
 
 class Move(_Effect, frozen=True, kw_only=True, tag="move"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reverie.effect import Source, Touch
+from reverie.effect import Source, Supersede, Touch
 from reverie.memory.interface import PageQuery
 from reverie.memory.query import SearchQuery
 from reverie.turn import Turn
@@ -180,6 +180,30 @@ async def test_never_are_both_lost_and_never_both_kept(
         if item.superseded_by is not None:
             successor = await helped.get(item.superseded_by)
             assert item.valid_to == successor.held_at > item.held_at
+
+
+@pytest.mark.parametrize("what", ["delete", "update"])
+async def test_a_fact_is_not_replaced_by_one_that_was_changed_or_deleted_meanwhile(
+    helped: Home, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = helped.clock.now()
+    await helped.keep(
+        old={"text": "Ann lives in Porto", "valid_from": now - 9 * DAY_MS},
+        new={"text": "Ann lives in Lisbon", "valid_from": now},
+    )
+    prepare, memory = helped.store.prepare, helped.scheduler.memory
+    changes = {"delete": {}, "update": {"text": "Ann likes Lisbon"}}
+
+    async def change_first(effects: Any) -> Any:
+        if what in changes and any(isinstance(effect, Supersede) for effect in effects):
+            await getattr(memory, what)("new", user_id="ann", **changes.pop(what))
+        return await prepare(effects)
+
+    monkeypatch.setattr(helped.store, "prepare", change_first)
+    await helped.run("mem_organize")
+    assert what not in changes
+    assert (await helped.get("old")).superseded_by is None
+    assert set(await helped.states()) == {"completed"}
 
 
 async def test_facts_of_the_same_moment_are_marked_and_both_kept(helped: Home) -> None:

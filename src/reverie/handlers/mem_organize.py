@@ -175,7 +175,12 @@ async def settle_group(
     pairs = _pairs(answer, members)
     told = [pair for pair in pairs if _when(pair.earlier) < _when(pair.later)]
     effects: list[Effect] = [
-        Supersede(memory_id=pair.earlier.id, version=pair.earlier.version, successor=pair.later.id)
+        Supersede(
+            memory_id=pair.earlier.id,
+            version=pair.earlier.version,
+            successor=pair.later.id,
+            successor_version=pair.later.version,
+        )
         for pair in _settled(told)
     ]
     effects += [

@@ -301,11 +301,16 @@ async def _effects(
             old_id = renamed.get(old.memory_id, old.memory_id)
             if old_id == memory_id:
                 continue
+            version = present[old_id].version if old_id in present else old.version
             if old.held_at <= one.said_at:
-                version = present[old_id].version if old_id in present else old.version
-                effects.append(Supersede(memory_id=old_id, version=version, successor=memory_id))
+                own = 1 if item is None else item.version
+                effects.append(
+                    Supersede(memory_id=old_id, version=version, successor=memory_id, successor_version=own)
+                )
             elif item is None:  # it was said before what it contradicts
-                effects.append(Supersede(memory_id=memory_id, version=1, successor=old_id))
+                effects.append(
+                    Supersede(memory_id=memory_id, version=1, successor=old_id, successor_version=version)
+                )
                 break
     return effects
 

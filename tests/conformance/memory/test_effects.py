@@ -163,6 +163,20 @@ async def test_a_superseded_item_is_kept_and_not_found(both) -> None:
     assert (link.relation, link.outgoing, link.item.id) == ("supersedes", True, "old")
 
 
+async def test_a_successor_that_was_changed_or_deleted_is_a_conflict(bench) -> None:
+    await bench.add(old="lives in Porto", new="lives in Lisbon")
+    await bench.apply(Revise(memory_id="new", version=1, text="likes Lisbon"))
+    effect = Supersede(memory_id="old", version=1, successor="new", successor_version=1)
+    assert await bench.apply(effect) == "conflict"
+    same = Revise(memory_id="new", version=2, importance=0.7)  # the message's own change is none
+    assert await bench.apply(same, msgspec.structs.replace(effect, successor_version=2)) == "applied"
+    await bench.add(other="lives in Faro")
+    await bench.apply(Delete(memory_id="new", version=3))
+    last = Supersede(memory_id="other", version=1, successor="new", successor_version=3)
+    assert await bench.apply(last) == "conflict"
+    assert (await bench.store.get("ann", "other")).superseded_by is None
+
+
 async def test_a_chain_of_successors_and_no_circle(bench) -> None:
     await bench.add(a="one", b="two", c="three")
     for old, new in (("a", "b"), ("b", "c")):

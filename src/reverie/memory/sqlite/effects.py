@@ -335,6 +335,8 @@ def supersede(step: EffectStep, effect: Supersede) -> None:
     if {effect.memory_id, effect.successor} & step.unwritten:
         return
     seq = step.check_version(effect.memory_id, effect.version)
+    if effect.successor_version is not None:
+        step.check_version(effect.successor, effect.successor_version)
     step.check_known(effect.successor)
     later: str | None = effect.successor
     held_at = None
