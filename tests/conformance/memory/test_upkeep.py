@@ -201,6 +201,53 @@ async def test_what_somebody_has_changed_since_stays_as_it_is(bench) -> None:
     assert (await bench.store.get("ann", "c")).tier == "long_term"
 
 
+async def test_what_a_correction_has_replaced_since_does_not_come_back(bench) -> None:
+    await bench.add(a="alpha", b="beta", c="gamma", d="delta", e="epsilon")
+    await bench.apply(in_pass(), *merge("a", "b", into="first"), *merge("d", "e", into="other"))
+    await bench.apply(in_pass(), *merge("first", "c", into="second"))  # a later page of the same pass
+    await bench.apply(
+        Remember(memory_id="right", text="corrected"),
+        Supersede(memory_id="second", version=1, successor="right"),
+    )
+    await bench.apply(UndoPass(pass_id="p"))
+    successors = {name: (await bench.store.get("ann", name)).superseded_by for name in "abcde"}
+    assert successors == {"a": "first", "b": "first", "c": "second", "d": None, "e": None}
+    assert sorted(await ids_of(bench)) == ["d", "e", "right"]
+
+
+async def test_what_was_merged_twice_in_a_pass_is_taken_back(bench) -> None:
+    await bench.add(a="alpha", b="beta", c="gamma")
+    await bench.apply(in_pass(), *merge("a", "b", into="first"))
+    await bench.apply(in_pass(), *merge("first", "c", into="second"))
+    await bench.apply(UndoPass(pass_id="p"))
+    assert await ids_of(bench) == ["a", "b", "c"]
+    assert await bench.store.get("ann", "first") is None
+
+
+async def test_what_comes_back_from_the_archive_counts_as_used(bench) -> None:
+    await bench.add(a="alpha", b={"text": "beta", "importance": 1.0})
+    bench.clock.advance(200 * DAY_MS / 1000)
+    moves = [Move(memory_id=name, version=1, tier="archive") for name in "ab"]
+    await bench.apply(in_pass(), *moves)
+    await bench.apply(UndoPass(pass_id="p"))
+    before = bench.clock.now() - 100 * DAY_MS
+    assert await bench.store.coldest(ANN, "long_term", before, 10) == []
+    bench.clock.advance(101 * DAY_MS / 1000)
+    cold = await bench.store.coldest(ANN, "long_term", bench.clock.now() - 100 * DAY_MS, 10)
+    assert [item.id for item in cold] == ["a", "b"]
+
+
+async def test_what_no_tier_has_room_for_stays_in_the_archive_and_pushes_nothing_out(new_bench) -> None:
+    bench = await new_bench(long_term_limit=2)
+    await bench.add(a="alpha")
+    bench.clock.advance(1)
+    await bench.add(b="beta")
+    await bench.apply(in_pass(), Move(memory_id="a", version=1, tier="archive"))
+    await bench.add(c="gamma")
+    await bench.apply(UndoPass(pass_id="p"))
+    assert [(await bench.store.get("ann", name)).tier for name in "abc"] == ["archive"] + 2 * ["long_term"]
+
+
 async def test_a_late_message_of_a_pass_that_was_taken_back_writes_nothing(bench) -> None:
     await bench.add(a="alpha", b="beta", c="gamma")
     await bench.apply(in_pass(), *merge("a", "b"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reverie.memory.sqlite.new_items import ARCHIVE
 from reverie.memory.sqlite.rows import to_json
@@ -10,6 +10,8 @@ from reverie.memory.upkeep import PASSES_KEPT
 from reverie.storage.queries import load_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reverie.effect import InPass, Judged, PassDone, UndoPass
     from reverie.memory.sqlite.effects import EffectStep
 
@@ -67,10 +69,11 @@ def undo_pass(step: EffectStep, effect: UndoPass) -> None:
     if not found or found[0][1] is not None:
         return
     number = {"pass": found[0][0]}
-    edited = {memory_id for (memory_id,) in step.run(SQL["edited"], **number)}
-    for change, memory_id, other, relation in step.run(SQL["changes"], **number):
-        if {memory_id, other} & edited:
-            continue  # somebody has worked on what the pass has made
+    changes = step.run(SQL["changes"], **number)
+    kept = _kept_items(step, number, changes)
+    for change, memory_id, other, relation in changes:
+        if {memory_id, other} & kept:
+            continue
         rows = step.run(SQL["alive"], id=memory_id)
         if change == "linked":
             step.run(SQL["unlink"], source_id=memory_id, relation=relation, target_id=other)
@@ -83,5 +86,21 @@ def undo_pass(step: EffectStep, effect: UndoPass) -> None:
                 step.run(SQL["unlink"], source_id=other, relation="supersedes", target_id=memory_id)
             elif change == "moved" and tier == ARCHIVE and successor is None:
                 step.note_version(seq)
-                step.move(seq, other)
+                step.move(
+                    seq, other
+                )  # over the limit, it goes back to the archive at once, and no other item
+                step.run(SQL["rest"], seq=seq)
     step.run(SQL["mark_undone"], **number)
+
+
+def _kept_items(step: EffectStep, number: dict[str, int], changes: Sequence[tuple[Any, ...]]) -> set[str]:
+    """The items of a pass on which somebody has worked since, and those that were merged into them."""
+    kept = {memory_id for (memory_id,) in step.run(SQL["edited"], **number)}
+    replaced = {memory_id: other for change, memory_id, other, _ in changes if change == "superseded"}
+    for name in replaced:
+        last = name
+        while last in replaced:  # successors form no circle
+            last = replaced[last]
+        if last in kept:
+            kept.add(name)
+    return kept

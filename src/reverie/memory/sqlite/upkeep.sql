@@ -29,10 +29,17 @@ SELECT change, id, other, relation FROM memory_pass_changes WHERE pass = :pass
 ORDER BY change = 'created' DESC, number DESC
 
 -- name: edited
--- Which of the items that a pass has made were changed by somebody since.
+-- Which of the items that a pass has made were changed since by somebody, or replaced by something else than the pass.
 SELECT DISTINCT c.id FROM memory_pass_changes AS c
   CROSS JOIN memory_versions AS v ON v.user_id = :user_id AND v.id = c.id AND v.change = 'revise'
 WHERE c.pass = :pass AND c.change = 'created'
+UNION
+SELECT c.id FROM memory_pass_changes AS c
+  CROSS JOIN memory_items AS i ON i.user_id = :user_id AND i.id = c.id AND i.superseded_by IS NOT NULL
+WHERE c.pass = :pass AND c.change = 'created' AND NOT EXISTS (
+  SELECT 1 FROM memory_pass_changes AS own
+  WHERE own.pass = :pass AND own.change = 'superseded' AND own.id = c.id AND own.other = i.superseded_by
+)
 
 -- name: alive
 SELECT seq, tier, superseded_by FROM memory_items
@@ -41,6 +48,11 @@ WHERE user_id = :user_id AND project_id = :project_id AND id = :id
 -- name: unlink
 DELETE FROM memory_links
 WHERE user_id = :user_id AND source_id = :source_id AND relation = :relation AND target_id = :target_id
+
+-- name: rest
+-- Lets an item count as used now, so that it is not archived again at once.
+UPDATE memory_items SET worth_epoch = :now + CAST(importance * :importance_ms AS INTEGER)
+WHERE seq = :seq AND worth_epoch IS NOT NULL AND tier <> 'archive'
 
 -- name: mark_undone
 UPDATE memory_passes SET undone_epoch = :now WHERE pass = :pass
