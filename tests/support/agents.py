@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
@@ -273,22 +274,11 @@ class Home:
             return any(f"socket:[{inode}]" in links for inode in inodes)
         return False
 
-    def kill_worker(self) -> int:
-        """Kill the worker that runs, and wait until it is gone."""
-        pid = self.worker().pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until_gone([pid])
-        return pid
-
-    def pretend_version(self, version: str) -> int:
-        """Let the state of the running worker name another version, as after an upgrade."""
-        state = json.loads(self.daemon.state_file.read_bytes())
-        new = self.daemon.state_file.with_suffix(".test")
-        new.write_text(json.dumps({**state, "version": version}))
-        new.replace(self.daemon.state_file)
-        with suppress(FileNotFoundError):
-            os.utime(self.data / "worker.starting", (0, 0))  # the last start was long ago
-        return int(state["pid"])
+    def let_start_again(self) -> None:
+        """Let the last start of a worker be long ago, once the process that started it has ended."""
+        with suppress(FileNotFoundError), (self.data / "worker.starting").open("rb+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.utime(lock.fileno(), (0, 0))
 
     def processes(self) -> set[int]:
         """The processes that belong to this home: hooks, workers, and those that start workers."""
