@@ -234,6 +234,20 @@ async def test_python_captures_the_same(agent: Agent) -> None:
     assert [one.kind for one in around] == ["turn", "observation"]
 
 
+@pytest.mark.parametrize(("event", "status"), [("ended", "completed"), ("failed", "failed")])
+async def test_python_ends_a_session_while_the_clock_goes_on(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, event: Any, status: str
+) -> None:
+    times = iter(range(agent.clock.now(), 2**62))
+    monkeypatch.setattr(agent.scheduler.runtime.clock, "now", lambda: next(times))
+    where = {"user_id": "ann", "session_id": "s"}
+    await agent.scheduler.capture.session("prompt", **where, text="Fix the build")
+    await agent.scheduler.capture.observation(**where, title="Edited a.py")
+    await agent.scheduler.capture.session(event, **where)
+    await agent.work()
+    assert await agent.status() == status
+
+
 async def test_a_deleted_session_leaves_no_memory(agent: Agent) -> None:
     agent.hook("UserPromptSubmit", prompt="secret words")
     agent.hook("Stop", last_assistant_message="secret answer")

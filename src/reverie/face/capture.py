@@ -79,7 +79,7 @@ class AsyncCapture:
         message = self._message("observation", content, user_id, session_id, mem_cube_id, info)
         if item_id is not None:
             message = msgspec.structs.replace(message, item_id=item_id)
-        return (await self._submit([message]))[0]
+        return (await self._submit([message], self._scheduler.runtime.clock.now()))[0]
 
     async def session(
         self,
@@ -102,16 +102,25 @@ class AsyncCapture:
             raise InvalidMessageError("event", event, f"must be one of {', '.join(get_args(SessionEvent))}")
         if event in WITH_TEXT and not text.strip():
             raise InvalidMessageError("text", text, f"is needed: what the {event} says")
-        messages = self._messages(event, text, reason, agent, (user_id, session_id, mem_cube_id, info))
-        return (await self._submit(messages, agent=agent, event=event, text=text))[0]
+        now = self._scheduler.runtime.clock.now()
+        messages = self._messages(
+            event, text, reason, agent, (user_id, session_id, mem_cube_id, info), now=now
+        )
+        return (await self._submit(messages, now, agent=agent, event=event, text=text))[0]
 
     def _messages(
-        self, event: SessionEvent, text: str, reason: str | None, agent: str | None, where: tuple[Any, ...]
+        self,
+        event: SessionEvent,
+        text: str,
+        reason: str | None,
+        agent: str | None,
+        where: tuple[Any, ...],
+        *,
+        now: int,
     ) -> list[Message]:
         user_id, session_id, mem_cube_id, _ = where
         ids = {"memory_session_id": session_id, "project_id": mem_cube_id or user_id}
         summary = Summary(**ids)
-        now = self._scheduler.runtime.clock.now()
         said_at = from_epoch_ms(now).isoformat(timespec="milliseconds")
         match event:
             case "started":
@@ -155,11 +164,19 @@ class AsyncCapture:
         )
 
     async def _submit(
-        self, messages: Sequence[Message], *, agent: str | None = None, event: str = "", text: str = ""
+        self,
+        messages: Sequence[Message],
+        at: int,
+        *,
+        agent: str | None = None,
+        event: str = "",
+        text: str = "",
     ) -> list[Submitted]:
         """Submit the messages, then note their session, as the ingester does for hooks.
 
-        While the backend is away the messages wait on disk, and their session is not noted.
+        `at` is the time of the call. Messages and note have the same one, because a note that is later than
+        the end of a session makes it active again. While the backend is away the messages wait on disk, and
+        their session is not noted.
         """
         runtime = self._scheduler.runtime
         try:
@@ -175,7 +192,7 @@ class AsyncCapture:
             user_id=first.user_id,
             session_id=first.session_id or "",
             mem_cube_id=first.mem_cube_id,
-            at=runtime.clock.now(),
+            at=at,
             agent=agent,
             prompt=" ".join(text.split())[:LONGEST_TITLE] if event == "prompt" else None,
             is_end=event in {"ended", "failed"},
