@@ -169,6 +169,6 @@ def _sees(session: Session) -> bool:
     return current_principal.get().may_touch(session.user_id, session.mem_cube_id)
 
 
-def _place(item: MemoryItem) -> tuple[int, int, str]:
-    """The place in a timeline: when it happened, then when it was learned."""
-    return item.held_at, item.created_at, item.id
+def _place(item: MemoryItem) -> tuple[int, int]:
+    """The place in a timeline: when it happened, then when it was learned; else items keep their order."""
+    return item.held_at, item.created_at
