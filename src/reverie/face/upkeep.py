@@ -12,7 +12,7 @@ from reverie.dispatch.upkeep import upkeep_of
 from reverie.effect import UndoPass
 from reverie.errors import UnknownItemError, WaitTimeoutError
 from reverie.handlers import mem_organize, memory_compression
-from reverie.handlers.grouping import find_groups
+from reverie.handlers.grouping import TIERS, find_groups
 from reverie.handlers.upkeep import UpkeepInput, window_start
 from reverie.memory.queries import KeepsUnread
 from reverie.memory.tenants import tenants_of
@@ -300,7 +300,8 @@ class _Counting:
         options = self._options
         self._archived |= {item.id for item in await mem_organize.excess_of(reads, options)}
         before = options.now - options.archive_after_ms
-        self._archived |= {item.id for item in await reads.coldest("long_term", before, MOST_COUNTED)}
+        for tier in TIERS:
+            self._archived |= {item.id for item in await reads.coldest(tier, before, MOST_COUNTED)}
 
     def plan(self) -> UpkeepPlan:
         """All that was counted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reverie.effect import InPass, Move
+from reverie.handlers.grouping import TIERS
 from reverie.handlers.upkeep import UpkeepInput, follow_up, read_input
 from reverie.outcome import Done
 
@@ -30,7 +31,9 @@ async def mem_archive(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     asked = read_input(message)
     options: HandlerOptions = await ctx.options()
     before = options.now - options.archive_after_ms
-    cold: list[MemoryItem] = await ctx.upkeep.coldest("long_term", before, MOST_ARCHIVED)
+    cold: list[MemoryItem] = []
+    for tier in sorted(TIERS):
+        cold += await ctx.upkeep.coldest(tier, before, MOST_ARCHIVED - len(cold))
     effects: list[Effect] = [InPass(pass_id=asked.pass_id or message.item_id, label=message.label)]
     effects += [Move(memory_id=item.id, version=item.version, tier="archive") for item in cold]
     full = len(cold) == MOST_ARCHIVED
