@@ -81,6 +81,19 @@ async def test_only_compression_merges_what_another_text_contains(bare: Home) ->
     assert (await bare.get("a")).superseded_by == (await bare.get("b")).superseded_by is not None
 
 
+async def test_what_held_at_another_time_is_not_merged_into_what_contains_it(bare: Home) -> None:
+    await bare.keep(
+        early={"text": "Ann lives in Porto", "valid_from": 10 * DAY_MS},
+        late={"text": "Ann lives in Porto with Bob", "valid_from": 900 * DAY_MS},
+        over={"text": "Ann lives in Porto with Bob and Rex", "valid_from": 10 * DAY_MS, "valid_to": 5**15},
+    )
+    await bare.run("memory_compression")
+    assert len(await bare.living()) == 3
+    memory = bare.scheduler.memory
+    (then,) = await memory.search("Where does Ann live?", user_id="ann", as_of=5**15 + 1, limit=1)
+    assert then.item.id == "early"
+
+
 async def test_similar_texts_are_not_merged_without_a_model(bare: Home) -> None:
     await bare.keep(a="Ann likes green tea", b="Ann likes black tea", c="Ann loves green tea")
     before = await bare.living()
@@ -390,7 +403,8 @@ async def test_the_interval_is_the_least_window(bare: Home, monkeypatch: pytest.
 
 
 async def test_what_nobody_asks_for_goes_to_the_archive_and_comes_back(bare: Home) -> None:
-    await bare.keep(a="Ann likes tea", b="Ann likes rain", c="Ann likes snow")
+    snow = {"text": "Ann likes snow", "tier": "working"}
+    await bare.keep(a="Ann likes tea", b="Ann likes rain", c=snow)
     bare.clock.advance(100 * DAY_S)
     await bare.store.change(ANN, [Touch(memory_id="b")])
     bare.clock.advance(100 * DAY_S)

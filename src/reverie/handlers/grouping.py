@@ -186,8 +186,12 @@ def identity(item: MemoryItem) -> tuple[Hashable, ...]:
 
 def same_key(item: MemoryItem) -> tuple[Hashable, ...]:
     """Like `identity`; what was said, or has happened, on another day is another memory."""
-    day = item.valid_from // DAY_MS if item.kind in MOMENTS and item.valid_from is not None else None
-    return (*identity(item), day)
+    return (*identity(item), _first_day(item) if item.kind in MOMENTS else None)
+
+
+def _first_day(item: MemoryItem) -> int | None:
+    """The day since when an item holds, if that was told."""
+    return None if item.valid_from is None else item.valid_from // DAY_MS
 
 
 def normalised(text: str) -> str:
@@ -235,7 +239,8 @@ def _merges(items: dict[str, MemoryItem], pairs: Sequence[Similar], rules: Rules
         if same_key(short) != same_key(long):
             continue
         is_same = normalised(short.text) == normalised(long.text)
-        if is_same or (rules.contained and contains(long.text, short.text)):
+        may_contain = rules.contained and _first_day(short) == _first_day(long)
+        if is_same or (may_contain and contains(long.text, short.text)):
             said_by[one] = max(said_by.get(one, other), other, key=rank)
     groups: defaultdict[str, list[MemoryItem]] = defaultdict(list)
     for name in said_by:
