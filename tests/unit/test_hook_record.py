@@ -116,6 +116,12 @@ def test_of_a_batch_and_its_single_calls_the_first_wins() -> None:
     assert batch.messages[1].item_id != single.messages[0].item_id
 
 
+def test_calls_of_a_batch_that_have_no_ids_are_all_kept() -> None:
+    calls = [{"tool_name": "Read", "tool_input": {"file_path": path}} for path in ("/a", "/b")]
+    batch = told("PostToolBatch", tool_calls=calls)
+    assert len({message.item_id for message in batch.messages}) == 2
+
+
 def test_a_failed_call_says_why() -> None:
     one = told("PostToolUseFailure", tool_name="Bash", tool_input={"command": "x"}, error="no such file")
     assert read_content(one.messages[0].content, Observation).tool.error == "no such file"
@@ -126,6 +132,11 @@ def test_a_retried_hook_is_the_same_message_and_another_is_not() -> None:
     assert again[0].messages[0].item_id == again[1].messages[0].item_id
     other = [told("UserPromptSubmit", prompt="yes", item_id=c * 32) for c in "ab"]
     assert other[0].messages[0].item_id != other[1].messages[0].item_id
+    steered = [told("UserPromptSubmit", prompt=text, turn_id="t1") for text in ("go", "stop")]
+    assert steered[0].messages[0].item_id != steered[1].messages[0].item_id
+    ended = {"agent_id": "a1", "last_assistant_message": "Found it."}
+    found = [told("SubagentStop", **ended, item_id=c * 32) for c in "ab"]
+    assert found[0].messages[0].item_id == found[1].messages[0].item_id
     answers = [told("Stop", last_assistant_message=text, prompt_id="p1") for text in ("one", "two")]
     assert answers[0].messages[0].item_id != answers[1].messages[0].item_id
 

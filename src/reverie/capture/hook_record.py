@@ -92,7 +92,7 @@ class _Maker:
         self.record = record
         self.input = record.input
         self.cube = cube
-        self._turn = _text(self.input.get("prompt_id")) or _text(self.input.get("turn_id"))
+        self.turn = _text(self.input.get("prompt_id")) or _text(self.input.get("turn_id"))
 
     def message(self, label: str, content: str, *identity: str | None, **fields: Any) -> Message:
         """A message whose id derives from what it is about; without an identity, from the record itself.
@@ -120,13 +120,13 @@ class _Maker:
             role=role,
             name=name,
             chat_time=self.record.moment.isoformat(timespec="milliseconds"),
-            message_id=self._turn,
+            message_id=self.turn,
             type="system" if role == "system" else "chat",
         )
         return self.message("add", write_turns([turn]), *identity)
 
-    def observation(self, call: dict[str, Any]) -> Message:
-        """The message about one call of a tool."""
+    def observation(self, call: dict[str, Any], number: int = 0) -> Message:
+        """The message about one call of a tool, which is the call of this number in its record."""
         use_id = _text(call.get("tool_use_id"))
         error = _text(call.get("error"))
         if error is None and call.get("is_interrupt"):
@@ -146,7 +146,7 @@ class _Maker:
             tool=tool,
             cut=self.record.cut,
         )
-        identity = ("tool", use_id) if use_id else (self.record.item_id, str(call.get("tool_name")))
+        identity = ("tool", use_id) if use_id else (self.record.item_id, str(number))
         return self.message("observation", write_content(content), *identity)
 
     def summary(self) -> Message:
@@ -184,7 +184,7 @@ def _prompt(make: _Maker) -> list[Message]:
     text = _text(make.input.get("prompt"))
     if text is None:
         return []
-    identity = ("prompt", make.input.get("prompt_id") or make.input.get("turn_id"))
+    identity = ("prompt", make.turn, derived_id(text))  # a turn of Codex may have several prompts
     if not _is_of_person(make.record):
         return [make.add(text, "system", *identity)]
     asked = msgspec.json.encode({"query": text, "session_id": make.record.session_id}).decode()
@@ -202,15 +202,14 @@ def _tools(make: _Maker) -> list[Message]:
     calls = make.input.get("tool_calls")
     if not isinstance(calls, list):
         return []
-    return [make.observation(call) for call in calls if isinstance(call, dict)]
+    return [make.observation(call, number) for number, call in enumerate(calls) if isinstance(call, dict)]
 
 
 def _stop(make: _Maker) -> list[Message]:
     text = _text(make.input.get("last_assistant_message"))
     if text is None:
         return [make.summary()]
-    turn = make.input.get("prompt_id") or make.input.get("turn_id")
-    identity = ("answer", turn, derived_id(text)) if turn else ()
+    identity = ("answer", make.turn, derived_id(text))
     answered = msgspec.json.encode({"answer": text}).decode()
     said = make.add(text, "assistant", *identity)
     return [said, make.message("answer", answered, *identity), make.summary()]
@@ -218,8 +217,10 @@ def _stop(make: _Maker) -> list[Message]:
 
 def _subagent_stop(make: _Maker) -> list[Message]:
     text = _text(make.input.get("last_assistant_message"))
-    name = _text(make.input.get("agent_type"))
-    return [] if text is None else [make.add(text, "assistant", name=name)]
+    if text is None:
+        return []
+    identity = ("subagent", _text(make.input.get("agent_id")), derived_id(text))
+    return [make.add(text, "assistant", *identity, name=_text(make.input.get("agent_type")))]
 
 
 def _pre_compact(make: _Maker) -> list[Message]:
