@@ -86,6 +86,21 @@ async def test_a_tenant_that_grows_is_served_and_a_quiet_one_costs_nothing() -> 
         assert await watcher.look() == 0
 
 
+async def test_what_upkeep_has_written_begins_no_upkeep() -> None:
+    async with home(upkeep={"organize_after": 4, "compress_after": 8}) as here:
+        watcher = here.scheduler.runtime.upkeep_watcher
+        await here.keep(**{f"m{n}": f"number {n // 2} is{' ' * (1 + n % 2)}here" for n in range(16)})
+        assert await watcher.look() == 2
+        await here.scheduler.runtime.drain()
+        assert len(await here.living()) == 8  # all of them are new
+        messages = await messages_of(here)
+        for _ in range(48):
+            here.clock.advance(3600)
+            assert await watcher.look() == 0
+        await here.scheduler.runtime.drain()
+        assert await messages_of(here) == messages
+
+
 async def test_near_its_limit_a_tenant_is_served_sooner() -> None:
     async with home(memory={"long_term_limit": 20}, upkeep={"organize_after": 100}) as here:
         watcher = here.scheduler.runtime.upkeep_watcher

@@ -133,7 +133,10 @@ class KeepsUpkeep(Protocol):
         ...
 
     async def count_fresh(self, labels: Sequence[str]) -> None:
-        """Count the items that were written since the last call, by tenant, for upkeep of each label."""
+        """Count the items that were written since the last call, by tenant, for upkeep of each label.
+
+        Items that replace others do not count.
+        """
         ...
 
     async def grown(self, label: str, *, least: int, few: int, near: int, limit: int) -> list[Tenant]:

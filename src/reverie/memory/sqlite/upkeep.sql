@@ -141,10 +141,13 @@ SELECT value FROM memory_state WHERE name = 'upkeep_counted'
 INSERT OR REPLACE INTO memory_state (name, value) VALUES ('upkeep_counted', ?)
 
 -- name: count_fresh
+-- Items that replace others make a tenant no larger: most were written by upkeep itself.
 INSERT INTO memory_upkeep (user_id, project_id, label, fresh)
 SELECT i.user_id, i.project_id, l.value, count(*)
 FROM memory_items AS i CROSS JOIN json_each(:labels) AS l
-WHERE i.seq > :after AND i.seq <= :last
+WHERE i.seq > :after AND i.seq <= :last AND NOT EXISTS (
+  SELECT 1 FROM memory_links AS k WHERE k.user_id = i.user_id AND k.source_id = i.id AND k.relation = 'supersedes'
+)
 GROUP BY i.user_id, i.project_id, l.value
 ON CONFLICT (user_id, project_id, label) DO UPDATE SET fresh = fresh + excluded.fresh
 
