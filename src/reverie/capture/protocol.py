@@ -120,6 +120,8 @@ def ask_context(data_dir: str, question: dict[str, Any], budget_s: float) -> Ans
             connection.settimeout(left)
             part = connection.recv(65536)
             line += part
+            if not line:
+                raise ConnectionAbortedError("the worker has ended")
             if not part or len(line) > LARGEST_FRAME:
                 raise AnswerError("it ended in the middle" if not part else "it is too long")
     finally:
