@@ -82,8 +82,6 @@ class SessionContent(_Content, frozen=True, kw_only=True, omit_defaults=True, re
     status: Literal["completed", "failed"] = "completed"
     """How the session has ended; only a client of its own says failed."""
     reason: str | None = None
-    context: str | None = None
-    """The context that the agent was given at the begin."""
 
 
 def write_content(content: _Content) -> str:

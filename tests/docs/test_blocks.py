@@ -29,7 +29,7 @@ from support.servers import valkey
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PATIENCE_S = 60
-LOOKS = re.compile(r"^curl .*(/status|/search)|^\S*reverie (status|search)")
+LOOKS = re.compile(r"^curl .*(/status|/search|/allstatus|/health$)|^\S*reverie (status|search)")
 NOT_AGAIN = {"make test": "make -n test", "make check": "make -n check", "make soak": "make -n soak"}
 """What runs these tests is not run by them; that it exists is checked."""
 REDIS = "redis://localhost:6379/0"

@@ -18,6 +18,7 @@ from reverie.handlers.upkeep import UpkeepInput
 from reverie.memory.feedback import FeedbackInput
 from reverie.memory.kept_searches import MixInput
 from reverie.message import LABEL_LEVELS
+from reverie.observation import Observation, SessionContent, Summary
 from reverie.turn import Turn
 
 PAGE = Path(__file__).parents[2] / "docs" / "handlers.md"
@@ -31,6 +32,9 @@ INPUTS = {
     "pref_add": PreferenceInput,
     "api_mix_search": MixInput,
     **dict.fromkeys(("mem_organize", "memory_compression", "mem_archive"), UpkeepInput),
+    "observation": Observation,
+    "summary": Summary,
+    **dict.fromkeys(("session_init", "session_complete"), SessionContent),
 }
 BARE_TURNS = {"add", "pref_add"}
 """Labels whose example is a list of turns."""
@@ -47,9 +51,9 @@ def test_each_example_is_a_content_that_the_handler_reads(entry) -> None:
         return
     kind = INPUTS[entry.label]
     fields = kind.__args__[0] if entry.label == "add" else kind
-    for name in fields.__struct_fields__:
+    for name in fields.__struct_encode_fields__:
         assert f"`{name}`" in entry.described.input, f"{entry.label} does not tell of {name}"
-    shown, known = json.loads(entry.described.example), set(fields.__struct_fields__)
+    shown, known = json.loads(entry.described.example), set(fields.__struct_encode_fields__)
     if entry.label in BARE_TURNS:
         kind, shown, known = list[Turn], shown[0], set(Turn.__struct_fields__)
     msgspec.json.decode(entry.described.example, type=kind)

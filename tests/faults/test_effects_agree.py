@@ -176,7 +176,7 @@ class MemoryMachine(RuleBasedStateMachine):
         query = SearchQuery(text=text, user_id=user, filters=filters, neighbours=1, hops=1)
         for hit in self.run(self.store.search(query)):
             assert hit.item.user_id == user
-            assert past or (hit.item.superseded_by is None and hit.item.tier != "archive")
+            assert past or hit.item.superseded_by is None
 
     @invariant()
     def tables_agree(self) -> None:

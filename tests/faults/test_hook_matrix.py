@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 NOBODY = 65534
+LONELY = 65501
+"""A user that has no process but the hook itself."""
 CONTEXT_EVENTS = {"SessionStart", "SubagentStart", "UserPromptSubmit"}
 LARGE = {CLAUDE: 50_000_000, CODEX: 5_000_000}
 """Agent → bytes of a large input. 50 MB take a second of computing, and the agents hardly differ."""
@@ -85,6 +87,16 @@ class Condition:
         ]
         assert [(record["agent"], record["event"]) for record in found] == [(agent, event)] * self.keeps
         self.accepted += [name(agent, event)] * self.keeps
+
+    def assert_kept(self) -> None:
+        """Check that all accepted files were taken in: each session of them is known."""
+        accepted, self.accepted = self.accepted, []
+        if accepted:
+            assert damaged(self.home.spool) == {}
+            assert self.home.is_empty()
+            with self.home.scheduler() as scheduler:
+                for session_id in accepted:
+                    assert scheduler.sessions.get(session_id, user_id=USER) is not None, session_id
 
 
 def name(agent: str, event: str) -> str:
@@ -259,20 +271,20 @@ def public_home(**settings: Any) -> Iterator[Home]:
             yield opened
 
 
-def as_nobody() -> list[str]:
+def as_user(number: int) -> list[str]:
     """What makes a command run as somebody whom rights and limits bind; root is not bound."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:
         pytest.skip("no setpriv: root is bound by no rights")
-    return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups"]
 
 
 @contextmanager
 def read_only_home(folder: Path) -> Iterator[Condition]:
     with public_home() as opened:
         condition = Refused(opened)
-        condition.prefix = as_nobody()
+        condition.prefix = as_user(NOBODY)
         opened.folder.chmod(0o555)
         yield condition
         assert not opened.data.exists()
@@ -286,12 +298,14 @@ def process_limit(folder: Path) -> Iterator[Condition]:
         pytest.skip("no prlimit")
     with public_home() as opened:
         condition = Condition(opened)
-        condition.prefix = [*as_nobody(), "prlimit", "--nproc=0"]
-        give(opened.folder, NOBODY)
+        # setpriv comes last: only what it starts itself is found in folders that root keeps private
+        condition.prefix = ["prlimit", "--nproc=1", *as_user(LONELY)]
+        give(opened.folder, LONELY)
         yield condition
         assert opened.processes() == set()
         give(opened.folder, os.geteuid())
         opened.take_in()
+        condition.assert_kept()  # now, because the folder goes
 
 
 def give(folder: Path, owner: int) -> None:
@@ -384,13 +398,7 @@ def condition(
 ) -> Iterator[Condition]:
     with CONDITIONS[request.param](tmp_path_factory.mktemp("hook")) as opened:
         yield opened
-        home = opened.home
-    if opened.accepted:
-        assert damaged(home.spool) == {}
-        assert home.is_empty()
-        with home.scheduler() as scheduler:
-            for session_id in opened.accepted:
-                assert scheduler.sessions.get(session_id, user_id=USER) is not None, session_id
+    opened.assert_kept()
 
 
 @pytest.mark.parametrize(("agent", "event"), EVENTS)

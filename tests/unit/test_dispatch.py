@@ -226,13 +226,14 @@ def test_a_wrong_level_is_refused_however_it_is_set(scheduler: Scheduler, change
 def test_a_wrong_rest_is_refused_however_it_is_set(scheduler: Scheduler, wrong) -> None:
     orchestrator = scheduler.orchestrator
     orchestrator.tasks_min_idle_ms["work"] = 5000
+    before = dict(orchestrator.tasks_min_idle_ms)
     with pytest.raises(
         InvalidSettingError, match=r"tasks_min_idle_ms\['work'\] = .*: must be a whole number"
     ):
         orchestrator.tasks_min_idle_ms["work"] = wrong
     with pytest.raises(InvalidSettingError, match="from 0 to 315360000000"):
         orchestrator.tasks_min_idle_ms = {"other": 1, "work": wrong}
-    assert orchestrator.tasks_min_idle_ms == {"work": 5000}
+    assert orchestrator.tasks_min_idle_ms == before
 
 
 def test_a_follow_up_that_is_refused_fails_its_parent(scheduler: Scheduler) -> None:

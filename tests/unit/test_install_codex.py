@@ -56,12 +56,13 @@ def test_a_person_gets_hooks_and_the_server(home: AgentHome) -> None:
     shown = home.does("install", "codex")
     text = (home.folder / CONFIG).read_text()
     assert text.startswith(OLD)
-    assert config(home)["mcp_servers"]["reverie"] == {"command": str(BIN / "reverie"), "args": ["mcp"]}
+    server = {"command": sys.executable, "args": ["-EP", str(BIN / "reverie"), "mcp"]}
+    assert config(home)["mcp_servers"]["reverie"] == server
     hooks = json.loads((home.folder / HOOKS).read_text())
     assert hooks == {
         "hooks": {
             event: [{"hooks": [handler]}]
-            for event, handler in codex.handlers(str(BIN / "reverie-hook")).items()
+            for event, handler in codex.handlers(sys.executable, "-EP", str(BIN / "reverie-hook")).items()
         }
     }
     assert "/hooks" in shown.stderr
@@ -252,10 +253,10 @@ def test_install_and_uninstall_leave_any_file_as_it_was(
 ) -> None:
     with agent_home() as home:
         path = home.write(CONFIG, written(value, comment, line_end))
-        old, before = tomllib.loads(path.read_text(newline="")), home.files()
+        old, before = tomllib.loads(path.read_bytes().decode()), home.files()
         home.change(codex)
         now = config(home)
-        assert now["mcp_servers"].pop("reverie")["args"] == ["mcp"]
+        assert now["mcp_servers"].pop("reverie")["args"][-1] == "mcp"
         assert {name: now.get(name) for name in old.keys() - {"hooks", "mcp_servers"}} == {
             name: old[name] for name in old.keys() - {"hooks", "mcp_servers"}
         }
@@ -271,11 +272,11 @@ def test_exactly_the_changes_of_others_stay(
     with agent_home() as home:
         path = home.write(CONFIG, written(value, comment, "\n"))
         added = tomlkit.dumps({"mcp_servers": {"theirs": server}, "another": {"table": table}})
-        expected = tomllib.loads(path.read_text(newline="") + "\n" + added) if value else None
+        expected = tomllib.loads(path.read_bytes().decode() + "\n" + added) if value else None
         home.change(codex)
         path.write_bytes(path.read_bytes() + f"\n# theirs\n{added}".encode())
         home.change(codex, removes=True)
-        text = path.read_text(newline="")
+        text = path.read_bytes().decode()
         if expected is not None:
             assert without_empty(tomllib.loads(text)) == without_empty(expected)
         assert text.count("# theirs") == 1

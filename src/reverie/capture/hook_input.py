@@ -18,7 +18,8 @@ LARGEST_INPUT = 256 * 1024 * 1024
 READ_S = 5
 """Seconds in which the agent must have written the input."""
 MOST_FIELDS = 200
-CUT_FIRST = ("tool_response", "tool_input")
+CUT_FIRST = frozenset({"tool_response", "tool_input"})
+"""The fields that are cut before larger ones, if that makes room enough."""
 SHORTEST = 16
 """Texts are not cut shorter than this while the structure around them is kept."""
 
@@ -80,7 +81,7 @@ def fit(record: dict[str, Any], max_bytes: int) -> None:
         return
     fields = record["input"]
     sizes = {name: _size(value) for name, value in fields.items()}
-    order = sorted(sizes, key=lambda name: (name not in CUT_FIRST, name != CUT_FIRST[0], -sizes[name]))
+    order = sorted(sizes, key=lambda name: (not (name in CUT_FIRST and sizes[name] > excess), -sizes[name]))
     for name in order:
         if excess <= 0:
             return

@@ -71,6 +71,11 @@ UPKEEP_FIELDS = (
     "`until`, `after`), or a `group` of memory ids ([upkeep](upkeep.md#messages))"
 )
 """The content of all messages of upkeep."""
+ABOUT_SESSION = (
+    "`memorySessionId`, and if known `projectId`, `at` (epoch milliseconds), `agent`, `reason`; for an end "
+    "`status` (completed or failed)"
+)
+"""What the messages about the begin and the end of a session have."""
 CATALOGUE: tuple[Builtin, ...] = (
     Builtin(
         label="add",
@@ -132,7 +137,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         function=mem_update,
         batch=True,
         batch_size=1,
-        min_idle_ms=10_000,  # a run searches for the last queries again: not after each query of a burst
+        min_idle_ms=2000,  # a run searches for the last queries again: not after each query of a burst
         described=Described(
             input="`memory_ids` (may be left out)",
             example='{"memory_ids": ["moved.0"]}',
@@ -293,7 +298,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         function=session_init,
         batch=True,
         described=Described(
-            input="`memorySessionId`, and if known `projectId`, `at` (epoch milliseconds), `agent`",
+            input=ABOUT_SESSION,
             example='{"memorySessionId": "s-1", "projectId": "app", "agent": "claude-code"}',
             effect="the session begins, as `created`; one that is known stays as it is",
             without_model="the same",
@@ -309,7 +314,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         described=Described(
             input="`memorySessionId`, and `title` (with `narrative`, `facts`, `concepts`, `filesRead`, "
             "`filesModified`) or `tool` (`name`, `input`, `response`, `error`, `toolUseId`); `projectId`, "
-            "`type`",
+            "`type`; `cut` names what of the tool's call was too long",
             example='{"memorySessionId": "s-1", "type": "Edit", "title": "Edited app.py", '
             '"filesModified": ["app.py"]}',
             effect="a memory of kind `observation` with title, narrative, facts and concepts, found by its "
@@ -327,8 +332,8 @@ CATALOGUE: tuple[Builtin, ...] = (
         batch_size=1,
         asks_model=True,
         described=Described(
-            input="`memorySessionId`; if the client has made it: `request`, `investigated`, `learned`, "
-            "`completed`, `nextSteps`, or `text`; `type`: stop, compact or given",
+            input="`memorySessionId`, `projectId`; if the client has made it: `request`, `investigated`, "
+            "`learned`, `completed`, `nextSteps`, or `text`; `type`: stop, compact or given",
             example='{"memorySessionId": "s-1", "projectId": "app"}',
             effect="the one summary of the session is written or brought up to date, from what was said and "
             "the titles of what was done; a summary of type compact is kept word for word",
@@ -341,8 +346,7 @@ CATALOGUE: tuple[Builtin, ...] = (
         function=session_complete,
         batch=True,
         described=Described(
-            input="`memorySessionId`, and if known `projectId`, `at`, `agent`, `status` (completed or "
-            "failed), `reason`",
+            input=ABOUT_SESSION,
             example='{"memorySessionId": "s-1", "projectId": "app", "reason": "logout"}',
             effect="the session ends, unless a later hook has come meanwhile; it waits for the earlier "
             "messages of its session",

@@ -6,7 +6,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reverie.cli.agents.entries import HOOK, SERVER, check_shape, is_own_hook, is_own_server
+from reverie.cli.agents.entries import HOOK, SERVER, check_shape, is_own_hook, is_own_server, runs_server
 from reverie.cli.agents.errors import AgentFileError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TomlEntries:
             return text
         return _first_equal(
             expected,
-            [lambda: _with_tables(text, new), lambda: _merged(text, expected)],
+            [lambda: _with_tables(text, new), lambda: _merged(text, expected, new)],
             f"{where} is written in a way that cannot be changed safely: add by hand\n{_tables(new)}",
         )
 
@@ -94,8 +94,7 @@ class TomlEntries:
         for event in self._hooks:
             check_shape(value, ("hooks", event), list, where)
         there = value.get(SERVERS, {}).get(SERVER)
-        command = str((there or {}).get("command", ""))
-        if there is not None and command.rpartition("/")[2] != SERVER:
+        if there is not None and not runs_server(there):
             reason = f"has an MCP server {SERVER!r} that is not this one: give it another name"
             raise AgentFileError(where, reason)
 
@@ -255,15 +254,19 @@ def _tables(new: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _merged(text: str, expected: dict[str, Any]) -> str:
-    """The text changed by the library, where servers or hooks are written in one line."""
+def _merged(text: str, expected: dict[str, Any], new: dict[str, Any] | None = None) -> str:
+    """The text changed by the library, where servers or hooks are written in one line.
+
+    What of `new` has no place in the text yet becomes tables at its end.
+    """
     import tomlkit
 
     document = tomlkit.parse(text)
     for name in (SERVERS, "hooks"):
         if name in document and document.unwrap()[name] != expected.get(name):
             _match(document[name], expected.get(name, {}))
-    return tomlkit.dumps(document)
+    missing = {name: part for name, part in (new or {}).items() if name not in document}
+    return _with_tables(tomlkit.dumps(document), missing) if missing else tomlkit.dumps(document)
 
 
 def _match(there: Any, expected: dict[str, Any]) -> None:
