@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from reverie.capture.hook import KEPT_EVENTS
 from reverie.cli.agents import claude_code, edits
+from reverie.cli.agents.agent import command_words
 from reverie.cli.agents.errors import AgentFileError
 from reverie.cli.agents.json_text import appended, parsed, put, without
 from support.agent_home import AgentHome, agent_home
@@ -60,28 +63,75 @@ def own(value: Any) -> dict[str, Any]:
         for event, groups in value["hooks"].items()
         for group in groups
         for handler in group["hooks"]
-        if handler["command"].endswith("reverie-hook")
+        if any(str(word).endswith("reverie-hook") for word in [handler["command"], *handler.get("args", [])])
     }
 
 
 def test_a_person_gets_hooks_and_the_server(home: AgentHome) -> None:
     shown = home.does("install", "claude-code")
     value = value_of(home.folder / SETTINGS)
-    assert own(value) == claude_code.handlers(str(BIN / "reverie-hook"))
-    assert value_of(home.folder / SERVERS) == {
-        "mcpServers": {"reverie": {"type": "stdio", "command": str(BIN / "reverie"), "args": ["mcp"]}}
-    }
+    assert own(value) == claude_code.handlers(sys.executable, "-EP", str(BIN / "reverie-hook"))
+    server = {"type": "stdio", "command": sys.executable, "args": ["-EP", str(BIN / "reverie"), "mcp"]}
+    assert value_of(home.folder / SERVERS) == {"mcpServers": {"reverie": server}}
     assert f"created {home.folder / SETTINGS}" in shown.stdout
     assert "next: " in shown.stderr
 
 
 def test_every_hook_is_synchronous_and_takes_no_shell() -> None:
-    handlers = claude_code.handlers("/x/reverie-hook")
+    handlers = claude_code.handlers("/x/python", "-EP", "/x/reverie-hook")
     assert set(handlers) == set(KEPT_EVENTS) - {"PostToolBatch"}
     for event, handler in handlers.items():
-        assert handler["args"] == ["claude-code", event]
+        assert handler["args"] == ["-EP", "/x/reverie-hook", "claude-code", event]
         assert set(handler) == {"type", "command", "args", "timeout"}
         assert 1 < handler["timeout"] <= 30
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex"])
+def test_what_was_installed_imports_nothing_from_the_folder_of_the_agent(
+    home: AgentHome, tmp_path: Path, agent: str
+) -> None:
+    (tmp_path / "reverie").mkdir()
+    for name in ("reverie/__init__.py", "sitecustomize.py", "typer.py"):
+        (tmp_path / name).write_text("raise SystemExit(7)")
+    home.does("install", agent)
+    if agent == "codex":
+        hooks = json.loads((home.folder / ".codex/hooks.json").read_text())["hooks"]
+        hook = shlex.split(hooks["Stop"][0]["hooks"][0]["command"])
+        server = tomllib.loads((home.folder / ".codex/config.toml").read_text())["mcp_servers"]["reverie"]
+    else:
+        handler = own(value_of(home.folder / SETTINGS))["Stop"]
+        hook = [handler["command"], *handler["args"]]
+        server = value_of(home.folder / SERVERS)["mcpServers"]["reverie"]
+    environment = home.environment | {"PYTHONPATH": "."}
+    given = json.dumps({"session_id": "s", "cwd": str(tmp_path), "last_assistant_message": "Done."})
+    fields = value_of(home.hook_file) | {"start_worker": False}
+    (home.hook_file).write_text(json.dumps(fields))
+    ran = subprocess.run(
+        hook, input=given, cwd=tmp_path, env=environment, text=True, capture_output=True, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("", "")
+    assert len(list(Path(fields["spool_dir"]).glob("*.json"))) == 1
+    words = [server["command"], *server["args"], "--help"]
+    subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_python"),
+    [
+        ("#!/opt/venv/bin/python3\nimport sys\n", True),
+        ("#!/bin/sh\n'''exec' \"/a long/path/python\" \"$0\" \"$@\"\n' '''\n", True),
+        ('#!/bin/sh\nexec /nix/store/x/.reverie-hook-wrapped "$@"\n', False),
+    ],
+)
+def test_a_command_that_is_no_python_is_started_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, is_python: bool
+) -> None:
+    path = tmp_path / "reverie-hook"
+    path.write_text(content)
+    path.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    words = [str(path)]
+    assert command_words("reverie-hook") == ([sys.executable, "-EP", *words] if is_python else words)
 
 
 def test_what_was_there_stays_as_it_is_written(home: AgentHome) -> None:
@@ -107,7 +157,7 @@ def test_a_second_install_changes_nothing(home: AgentHome) -> None:
 def test_an_install_of_another_place_is_replaced(home: AgentHome, monkeypatch: pytest.MonkeyPatch) -> None:
     before = home.write(SETTINGS, OLD).read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(claude_code, "command_path", lambda name: f"/old/bin/{name}")
+        patched.setattr(claude_code, "command_words", lambda name: [f"/old/bin/{name}"])
         home.does("install", "claude-code")
         assert own(value_of(home.folder / SETTINGS))["Stop"]["command"] == "/old/bin/reverie-hook"
     home.does("install", "claude-code")
@@ -178,7 +228,7 @@ def test_a_project_has_files_that_git_does_not_track(home: AgentHome, project: P
     assert set(own(value_of(project / ".claude/settings.local.json"))) == set(claude_code.EVENTS)
     assert not (home.folder / SETTINGS).exists()
     servers = value_of(home.folder / SERVERS)["projects"][str(project)]["mcpServers"]
-    assert servers["reverie"]["args"] == ["mcp"]
+    assert servers["reverie"]["args"] == ["-EP", str(BIN / "reverie"), "mcp"]
     assert "git does not ignore settings.local.json" in shown.stderr
     (project / ".git/info/exclude").write_text(".claude/settings.local.json\n")
     assert "git does not ignore" not in home.does("install", "claude-code", "--project").stderr

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reverie.cli.agents.entries import HOOK, SERVER, is_own_hook, runs_hook
+from reverie.cli.agents.entries import HOOK, NO_IMPORTS, SERVER, is_own_hook, runs_hook
 from reverie.cli.agents.errors import AgentFileError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HOOK_TIMEOUT_S",
     "Plan",
-    "command_path",
+    "command_words",
     "folder_of",
     "git_notes",
     "mcp_notes",
@@ -49,14 +49,25 @@ class Plan:
     next_steps: list[str] = field(default_factory=list)
 
 
-def command_path(name: str) -> str:
-    """The absolute path of a command of this installation."""
+def command_words(name: str) -> list[str]:
+    """How agents start a command of this installation: by absolute paths, and by Python itself.
+
+    An agent runs in its own folder, and with `PYTHONPATH=.`, which many set, Python would import from there.
+    """
     folders = [Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))]
     for folder in folders:
         path = folder / name
         if os.access(path, os.X_OK):
-            return str(path.absolute())
+            words = [str(path.absolute())]
+            return [sys.executable, NO_IMPORTS, *words] if _is_python(path) else words
     raise AgentFileError(folders[0] / name, "is missing: install Reverie again")
+
+
+def _is_python(path: Path) -> bool:
+    """Whether a command is a program in Python; some systems put one of their shell in its place."""
+    with path.open("rb") as file:
+        first, second = file.readline(4096), file.readline(4096)
+    return first.startswith(b"#!") and (b"python" in first or second.startswith(b"'''exec'"))
 
 
 def folder_of(variable: str, default: str) -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.cli.agents.agent import (
     HOOK_TIMEOUT_S,
     Plan,
-    command_path,
+    command_words,
     folder_of,
     git_notes,
     mcp_notes,
@@ -56,10 +56,10 @@ be told again what `PostToolUse` has told.
 """
 
 
-def handlers(command: str) -> dict[str, dict[str, Any]]:
+def handlers(command: str, *words: str) -> dict[str, dict[str, Any]]:
     """The handler of each event: without a shell; synchronous, so that none is lost when the agent ends."""
     return {
-        event: {"type": "command", "command": command, "args": [NAME, event], "timeout": seconds}
+        event: {"type": "command", "command": command, "args": [*words, NAME, event], "timeout": seconds}
         for event, seconds in EVENTS.items()
     }
 
@@ -73,12 +73,14 @@ def plan(project: Path | None, *, removes: bool = False) -> Plan:
     else:
         hooks_file, scope = project / ".claude" / "settings.local.json", f"project {project}"
         server_place = ("projects", _main_folder(project), "mcpServers", SERVER)
-    command, server = ("", "") if removes else (command_path(HOOK), command_path(SERVER))
+    command, (server, *words) = ([""], [""]) if removes else (command_words(HOOK), command_words(SERVER))
     files = [
-        (hooks_file, JsonEntries(NAME, handlers(command), (), {})),
+        (hooks_file, JsonEntries(NAME, handlers(*command), (), {})),
         (
             _global_file(home),
-            JsonEntries(NAME, {}, server_place, {"type": "stdio", "command": server, "args": ["mcp"]}),
+            JsonEntries(
+                NAME, {}, server_place, {"type": "stdio", "command": server, "args": [*words, "mcp"]}
+            ),
         ),
     ]
     if removes:

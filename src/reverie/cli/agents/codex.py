@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.cli.agents.agent import (
     HOOK_TIMEOUT_S,
     Plan,
-    command_path,
+    command_words,
     folder_of,
     git_notes,
     mcp_notes,
@@ -49,12 +49,12 @@ STATE = "state"
 """The key under which Codex keeps which hooks a person trusts: it is no event."""
 
 
-def handlers(command: str) -> dict[str, dict[str, Any]]:
-    """The handler of each event. Codex gives commands to a shell, so the path is quoted."""
+def handlers(*command: str) -> dict[str, dict[str, Any]]:
+    """The handler of each event. Codex gives commands to a shell, so paths are quoted."""
     given: dict[str, dict[str, Any]] = {}
     for event, seconds in EVENTS.items():
-        words = shlex.join([command, NAME, event])
-        given[event] = {"type": "command", "command": words, "timeout": seconds}
+        line = shlex.join([*command, NAME, event])
+        given[event] = {"type": "command", "command": line, "timeout": seconds}
         if event in WITH_CONTEXT:
             given[event]["additionalContextLimit"] = 0  # give it to the model whole, not as a file
     return given
@@ -67,11 +67,13 @@ def plan(project: Path | None, *, removes: bool = False) -> Plan:
     scope = "user" if project is None else f"project {project}"
     config_file, hooks_file = folder / "config.toml", folder / "hooks.json"
     config = _config(config_file)
-    command, server = ("", "") if removes else (command_path(HOOK), command_path(SERVER))
-    hooks = handlers(command)
+    command, (server, *words) = ([""], [""]) if removes else (command_words(HOOK), command_words(SERVER))
+    hooks = handlers(*command)
     inside = not hooks_file.exists() and _has_hooks(config)
     in_json: Entries = JsonEntries(NAME, hooks, (), {})
-    in_toml: Entries = TomlEntries(NAME, hooks if inside else {}, {"command": server, "args": ["mcp"]})
+    in_toml: Entries = TomlEntries(
+        NAME, hooks if inside else {}, {"command": server, "args": [*words, "mcp"]}
+    )
     if removes:
         return Plan(scope, [(hooks_file, in_json), (config_file, in_toml)])
     notes = mcp_notes()

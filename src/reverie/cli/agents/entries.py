@@ -12,32 +12,51 @@ from reverie.cli.agents.json_text import Place, appended, has, parsed, put, with
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-__all__ = ["HOOK", "SERVER", "JsonEntries", "check_shape", "is_own_hook", "is_own_server", "runs_hook"]
+__all__ = [
+    "HOOK",
+    "NO_IMPORTS",
+    "SERVER",
+    "JsonEntries",
+    "check_shape",
+    "is_own_hook",
+    "is_own_server",
+    "runs_hook",
+    "runs_server",
+]
 
 HOOK = "reverie-hook"
 SERVER = "reverie"
 """The name of the MCP server, and of the command that is it."""
+NO_IMPORTS = "-EP"
+"""The options by which Python imports nothing that the environment or the working folder names."""
 
 
 def runs_hook(handler: Any, agent: str = "") -> bool:
     """Whether a handler of an agent's settings runs the hook of Reverie, for `agent` if one is given."""
-    words = _words(handler)
+    words = _program(handler)
     return Path(words[0]).name == HOOK and (not agent or words[1:2] == [agent])
 
 
 def is_own_hook(handler: Any, agent: str) -> bool:
     """Whether `install` wrote this handler: it names the command by its absolute path."""
-    return runs_hook(handler, agent) and Path(_words(handler)[0]).is_absolute()
+    return runs_hook(handler, agent) and Path(_program(handler)[0]).is_absolute()
 
 
 def is_own_server(server: Any) -> bool:
     """Whether `install` wrote this MCP server: it names the command by its absolute path."""
-    return _runs_server(server) and Path(_words(server)[0]).is_absolute()
+    return runs_server(server) and Path(_program(server)[0]).is_absolute()
 
 
-def _runs_server(server: Any) -> bool:
-    words = _words(server)
+def runs_server(server: Any) -> bool:
+    """Whether an MCP server is that of Reverie."""
+    words = _program(server)
     return Path(words[0]).name == SERVER and words[1:2] == ["mcp"]
+
+
+def _program(entry: Any) -> list[str]:
+    """The words of a handler or server behind the Python that runs it, if one is named."""
+    words = _words(entry)
+    return words[2:] if words[1:2] == [NO_IMPORTS] and words[2:] else words
 
 
 def _words(entry: Any) -> list[str]:
@@ -131,7 +150,7 @@ class JsonEntries:
             check_shape(value, ("hooks", event), list, where)
         if self._server_place:
             check_shape(value, self._server_place[:-1], dict, where)
-            if has(value, self._server_place) and not _runs_server(_get(value, self._server_place)):
+            if has(value, self._server_place) and not runs_server(_get(value, self._server_place)):
                 reason = f"has an MCP server {SERVER!r} that is not this one: give it another name"
                 raise AgentFileError(where, reason)
 
@@ -142,7 +161,7 @@ class JsonEntries:
         there = _get(value, self._server_place)
         if is_own_server(there):
             return _words(there) == _words(self._server)
-        return _runs_server(there)
+        return runs_server(there)
 
     def _own_hooks(self, value: dict[str, Any]) -> Iterator[tuple[str, int, int, Any]]:
         """The event, the positions of group and handler, and the handler of each own hook, in their order."""
