@@ -493,15 +493,19 @@ def diversify(
         return pool[:limit]
     scale = (pool[0].fused - pool[-1].fused) or 1.0
     relevance = {hit.seq: balance * (hit.fused - pool[-1].fused) / scale for hit in pool}
-    likeness = {hit.seq: 0.0 for hit in pool}
+    likeness = dict.fromkeys(relevance, LEAST_LIKENESS)
+    margin = dict(relevance)
     chosen: set[int] = set()
     while len(chosen) < limit:
-        best = max(relevance, key=lambda seq: relevance[seq] - (1 - balance) * likeness[seq])
+        best = max(margin, key=margin.__getitem__)
         chosen.add(best)
-        del relevance[best]
-        for seq in relevance:
-            above = (similarity(best, seq) - LEAST_LIKENESS) / (1 - LEAST_LIKENESS)
-            likeness[seq] = max(likeness[seq], above)
+        del margin[best]
+        for seq in margin:
+            alike = similarity(best, seq)
+            if alike > likeness[seq]:
+                likeness[seq] = alike
+                above = (alike - LEAST_LIKENESS) / (1 - LEAST_LIKENESS)
+                margin[seq] = relevance[seq] - (1 - balance) * above
     return [hit for hit in pool if hit.seq in chosen]
 
 
