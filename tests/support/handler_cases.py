@@ -396,6 +396,9 @@ CASES = {
         asks_model=True,
         changes_items=True,
     ),
+    "memory_compression": Case(
+        "memory_compression", "", check_one_of_two, check_one_of_two, TWICE, reads=True, changes_items=True
+    ),
     "memory_compression of a group": Case(
         "memory_compression",
         {"group": ["blue.0", "red.0"]},
