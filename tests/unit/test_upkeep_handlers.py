@@ -396,7 +396,20 @@ async def test_the_interval_is_the_least_window(bare: Home, monkeypatch: pytest.
     await bare.run("memory_compression", {"interval_seconds": 1000})
     bare.clock.advance(DAY_S)
     await bare.run("memory_compression")
-    assert asked == [0, start + 60_000 - 1_000_000, start + 60_000]
+    assert asked == [0, start + 60_000 - 1_000_000, start]
+
+
+@pytest.mark.parametrize("label", ["mem_organize", "memory_compression"])
+async def test_what_was_being_written_while_a_pass_ran_is_looked_at_by_the_next(
+    bare: Home, label: str
+) -> None:
+    bare.clock.advance(20)
+    await bare.run(label, {"interval_seconds": 0})
+    bare.clock.advance(-20)  # its transaction had begun before, and was committed after
+    await bare.keep(a="Ann likes tea", b="Ann likes TEA")
+    bare.clock.advance(DAY_S)
+    await bare.run(label, {"interval_seconds": 0})
+    assert len(await bare.living()) == 1
 
 
 # -- the archive -----------------------------------------------------------------------------------------

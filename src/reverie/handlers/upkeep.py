@@ -42,6 +42,8 @@ __all__ = ["UpkeepInput", "follow_up", "merges_of", "read_input", "run_pass", "w
 
 MOST_GROUP = 50
 """How many memories a group may have."""
+OVERLAP_MS = 60_000
+"""How long before a pass the next one begins: what was being written when it ran, it has not seen."""
 
 
 class UpkeepInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,7 +102,7 @@ async def run_pass(
         rest = UpkeepInput(pass_id=asked.pass_id, since=since, until=until, after=page[-1].seq)
         follow_ups.append(follow_up(message, rest))
     else:
-        effects.append(PassDone(label=rules.label, until=until))
+        effects.append(PassDone(label=rules.label, until=until - OVERLAP_MS))
     return Done(effects=effects, follow_ups=follow_ups), found
 
 
