@@ -87,7 +87,7 @@ async def test_a_prompt_is_told_what_is_remembered(scheduler: AsyncScheduler) ->
 async def test_the_client_of_hooks_understands_the_answer(scheduler: AsyncScheduler) -> None:
     await remember(scheduler, "The login token lives for ten minutes")
     async with serving(scheduler):
-        asked = json.loads(context("UserPromptSubmit", prompt="login token"))
+        asked = json.loads(context("UserPromptSubmit", prompt="login token of a half \ud800"))
         answer = await asyncio.to_thread(ask_context, str(scheduler.runtime.settings.data_dir), asked, 10_000)
         assert "ten minutes" in answer.context
 

@@ -16,14 +16,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from reverie.capture.hook import CONTEXT_EVENTS, KEPT_EVENTS
 from reverie.capture.hook_errors import TABLE, class_of, class_of_status
 from reverie.capture.hook_log import losses, recent_problems
+from reverie.capture.hook_record import HookRecord, captured
 from reverie.capture.protocol import AnswerError, socket_path
 from reverie.capture.spool import is_name
 from reverie.failures import FailureKind
+from reverie.message import MessageLimits, check_message
 from support.hooks import CONTEXT, INPUTS, PROGRAM, HookHome
 from support.small_disk import run_on_small_disk
 
@@ -234,6 +237,20 @@ def test_the_response_is_cut_first_and_the_record_fits(home: HookHome) -> None:
     assert third["input"]["tool_input"] == given["tool_input"]
     assert fourth["cut"] == ["tool_response"]
     assert third["input"]["session_id"] == "s1"
+
+
+@pytest.mark.parametrize("event", ["PostToolUse", "PostToolBatch"])
+def test_what_is_nested_too_deeply_for_a_message_is_cut(home: HookHome, event: str) -> None:
+    deep: dict[str, object] = {"is": "the end"}
+    for _ in range(50):
+        deep = {"is": [deep]}
+    call = {"tool_name": "Deep", "tool_input": deep, "tool_use_id": "t1"}
+    given = call if event == "PostToolUse" else {"tool_calls": [call]}
+    home.run(event, home.input(event, **given))
+    (record,) = home.records()
+    (message,) = captured(msgspec.convert(record, HookRecord), "app").messages
+    check_message(message, MessageLimits())
+    assert record["cut"] == ["tool_input" if event == "PostToolUse" else "tool_calls"]
 
 
 def test_fifty_megabytes(home: HookHome) -> None:

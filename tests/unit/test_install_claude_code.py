@@ -458,6 +458,14 @@ def test_hooks_get_the_settings_of_the_configuration_folder_only(home: AgentHome
     }
 
 
+def test_hooks_write_nothing_that_the_queue_would_refuse(home: AgentHome) -> None:
+    home.config.mkdir(parents=True)
+    settings = "capture: {hook_max_bytes: 4000000}\nlimits: {max_content_bytes: 50000}\n"
+    (home.config / "reverie.yaml").write_text(settings)
+    home.does("install", "claude-code")
+    assert value_of(home.hook_file)["hook_max_bytes"] == 50_000
+
+
 def test_bad_settings_are_refused_before_anything_is_written(home: AgentHome) -> None:
     home.config.mkdir(parents=True)
     (home.config / "reverie.yaml").write_text("capture: {hook_max_bytes: -1}\n")

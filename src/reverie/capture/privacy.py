@@ -83,7 +83,8 @@ class Cleaner:
     """
 
     MARGIN = 8192
-    DEEPEST = 64
+    DEEPEST = 24
+    """Levels that are kept of a value that may be cut, so that the queue takes it as a part of a message."""
 
     def __init__(self, most: int | None = None) -> None:
         """`most` is how many characters of texts, or entries of lists and objects, are kept of a value."""

@@ -82,8 +82,8 @@ def session_block(data_dir: str, session_id: str) -> str:
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    """A request or an answer as a line."""
-    return (encode({"v": VERSION, **message}, ascii_only=True) + "\n").encode()
+    """A request or an answer as a line. Halves of characters, which are no text, become "?"."""
+    return (encode({"v": VERSION, **message}) + "\n").encode(errors="replace")
 
 
 def read_frame(line: bytes) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def _written(fields: dict[str, Any]) -> bytes:
 def _fields_of(settings: Settings) -> dict[str, Any]:
     """The fields of the file that settings decide."""
     capture = settings.capture
+    most_bytes = min(settings.limits.max_content_bytes, settings.spool.max_file_bytes)
     return {
         "data_dir": str(settings.data_dir.expanduser().resolve()),
         "spool_dir": str(settings.spool_dir),
@@ -101,7 +102,7 @@ def _fields_of(settings: Settings) -> dict[str, Any]:
             str(Path(name).expanduser()) if name.startswith("~") else name
             for name in capture.exclude_projects
         ],
-        "hook_max_bytes": capture.hook_max_bytes,
+        "hook_max_bytes": min(capture.hook_max_bytes, most_bytes),  # what is larger would be refused
         "context_budget_ms": capture.context_budget_ms,
         "start_worker": capture.start_worker,
         "python": sys.executable,
