@@ -21,8 +21,8 @@ from reverie.backends.moves import Claim, Status
 from reverie.dispatch import processes
 from reverie.dispatch.answers import Failed
 from reverie.dispatch.child_main import ChildLine
-from reverie.dispatch.child_process import ChildProcess
-from reverie.dispatch.child_protocol import Answered, Began, Ended
+from reverie.dispatch.child_process import ChildProcess, python_command
+from reverie.dispatch.child_protocol import Answered, Began, Ended, Task, frame, handler_fields
 from reverie.dispatch.context import Context
 from reverie.dispatch.interface import Batch
 from reverie.dispatch.placement import Placement
@@ -294,6 +294,30 @@ def test_a_thread_that_has_outlived_its_call_asks_nobody() -> None:
             line.ask_and_wait(Embed(("late",)), claims)
         line.report(Ended())
         assert b"late" not in sent + ours.recv(10_000)
+
+
+def test_a_process_whose_worker_was_killed_ends_quietly() -> None:
+    batch = batch_of("note a")
+    task = Task(
+        import_path=f"{cpu_handlers.__name__}:{cpu_handlers.work.__name__}",
+        handler=handler_fields(batch.handler),
+        claims=list(batch.claims),
+        worker="tester",
+        timeout_s=30,
+    )
+    ours, theirs = socket.socketpair()
+    alive, lifeline = os.pipe()[::-1]
+    with theirs:
+        with ours:
+            ours.sendall(frame(task))
+        words = [str(theirs.fileno()), str(lifeline)]
+        command = python_command("reverie.dispatch.child_main", words)
+        ended = subprocess.run(
+            command, pass_fds=[theirs.fileno(), lifeline], capture_output=True, check=False
+        )
+    os.close(alive)
+    os.close(lifeline)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 async def test_what_is_asked_concerns_the_messages_of_the_call_alone(executor: ProcessExecutor) -> None:

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import cache, partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -175,11 +176,12 @@ def main() -> None:
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     line = ChildLine(connection)
-    for task in line.tasks():
-        line.report(Taken())
-        _run(task, line)
-        sys.stdout.flush()  # a process that is killed later does not flush
-        line.report(Ended())
+    with suppress(BrokenPipeError, ConnectionResetError):  # the worker was killed: nobody is to be told
+        for task in line.tasks():
+            line.report(Taken())
+            _run(task, line)
+            sys.stdout.flush()  # a process that is killed later does not flush
+            line.report(Ended())
 
 
 def _leave_stopping_to_the_worker() -> None:
