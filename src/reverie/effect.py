@@ -164,6 +164,8 @@ class Delete(_Effect, frozen=True, kw_only=True, tag="delete"):
 
     memory_id: str
     version: int
+    with_members: bool = False
+    """Whether the items that were merged into it are removed, too. Otherwise they come back."""
 
 
 class Buffer(_Effect, frozen=True, kw_only=True, tag="buffer"):

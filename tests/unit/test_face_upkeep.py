@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reverie import Remember, Scheduler
-from reverie.errors import InvalidMessageError
+from reverie.errors import InvalidMessageError, MemoryDeletedError
 from reverie.testing import ManualClock, drain
 from support.commands import answer, run
 from support.places import Place
@@ -145,6 +145,23 @@ def test_passes_are_undone_one_after_the_other_and_deleted_stays_deleted(
         assert undone is not None
         assert undone.pass_id == "first"
         assert living(scheduler) == ["Ann likes Rain", "Ann likes TEA", "Ann likes tea"]
+
+
+def test_what_a_user_deletes_is_gone_with_all_that_was_merged_into_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with scheduler_at(tmp_path, clock, None).used() as scheduler:
+        keep(scheduler, **DOUBLES, **SIMILAR)
+        scheduler.submit("mem_organize", user_id="ann")
+        drain(scheduler)
+        (found,) = scheduler.memory.search("tea", user_id="ann")
+        scheduler.memory.delete(found.item.id, user_id="ann")
+        assert scheduler.memory.search("tea", user_id="ann").hits == []
+        for name in DOUBLES:
+            with pytest.raises(MemoryDeletedError):
+                scheduler.memory.get(name, user_id="ann")
+        scheduler.upkeep.undo(user_id="ann")
+        assert living(scheduler) == sorted(SIMILAR.values())
 
 
 def test_a_spent_budget_lets_a_run_wait(tmp_path: Path, clock: ManualClock, model: ScriptedModel) -> None:

@@ -355,12 +355,15 @@ class AsyncMemory:
     async def delete(self, memory_id: str, *, user_id: str) -> None:
         """Delete a memory: its text leaves the file, and its id is never used again.
 
-        Memories that were merged from it, or derived from nothing else, are deleted, too. Deleting a deleted
-        memory does nothing; `UnknownMemoryError` if the id was never used.
+        Memories that were merged into it or from it, or derived from nothing else, are deleted, too.
+        Deleting a deleted memory does nothing; `UnknownMemoryError` if the id was never used.
         """
         try:
             await self._change(
-                user_id, memory_id, lambda item: Delete(memory_id=item.id, version=item.version), follow=False
+                user_id,
+                memory_id,
+                lambda item: Delete(memory_id=item.id, version=item.version, with_members=True),
+                follow=False,
             )
         except MemoryDeletedError:
             return

@@ -122,6 +122,21 @@ async def test_the_members_of_a_merged_item_that_is_deleted_come_back(both) -> N
     assert sorted(await both.find("alpha beta")) == ["a", "b"]
 
 
+async def test_members_are_deleted_with_what_they_were_merged_into_if_wanted(both) -> None:
+    await both.add(a="alpha", b="beta", c="gamma", d="delta", new="new", old="alpha before")
+    await both.apply(*merge("a", "b", into="first"))
+    await both.apply(*merge("first", "c", into="second"), *merge("d", into="other"))
+    await both.apply(Supersede(memory_id="old", version=1, successor="new"))
+    for name in ("second", "new"):
+        await both.apply(Delete(memory_id=name, version=1, with_members=True))
+    deleted = [
+        name for name in ("a", "b", "c", "first", "second") if await both.store.is_deleted("ann", name)
+    ]
+    assert deleted == ["a", "b", "c", "first", "second"]
+    assert await both.find("alpha beta gamma delta") == ["other"]
+    assert (await both.store.get("ann", "old")).superseded_by == "new"  # it was replaced, and not merged
+
+
 async def test_a_message_may_change_an_item_that_its_own_deletion_brought_back(bench) -> None:
     await bench.add(a="alpha", b="beta")
     await bench.apply(*merge("a", "b"))

@@ -218,11 +218,12 @@ class EffectStep:
                 self.note_version(seq)
                 self.move(seq, ARCHIVE)
 
-    def remove(self, seq: int, memory_id: str) -> None:
+    def remove(self, seq: int, memory_id: str, *, with_members: bool = False) -> None:
         """Remove an item and every trace of its text, and keep its id from being written again.
 
         An item that it was merged into contains its text. That item is removed, too, and the other items that
-        were merged come back. So is an item that was derived from nothing else.
+        were merged come back. So is an item that was derived from nothing else. Items that were merged into
+        the removed one come back, or are removed `with_members`.
         """
         item = self.known(seq)
         self.unwritten.add(memory_id)  # later effects of this message find it gone, and that is no conflict
@@ -240,9 +241,13 @@ class EffectStep:
             self.rows("delete_old_words", seq=seq)
         for statement in ("delete_item", "delete_unindexed"):  # before others come back and may evict it
             self.rows(statement, seq=seq)
-        for (merged,) in self.rows("merged_items", id=memory_id):
-            self.revive(merged)
+        members = self.rows("merged_items", id=memory_id)
         self.bury(memory_id)
+        for member, name in members:
+            if with_members:
+                self.remove(member, name, with_members=True)
+            else:
+                self.revive(member)
         for other, name in derived:
             if self.rows("text_of", id=name):
                 self.remove(other, name)
@@ -396,7 +401,8 @@ def delete(step: EffectStep, effect: Delete) -> None:
     if effect.version == 0 and not step.rows("text_of", id=effect.memory_id):
         step.bury(effect.memory_id)
     else:
-        step.remove(step.check_version(effect.memory_id, effect.version), effect.memory_id)
+        seq = step.check_version(effect.memory_id, effect.version)
+        step.remove(seq, effect.memory_id, with_members=effect.with_members)
 
 
 WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {

@@ -140,7 +140,7 @@ WHERE l.user_id = :user_id AND l.target_id = :id AND l.relation = 'derived_from'
 
 -- name: merged_items
 -- The items that were merged into one: it has superseded them, and is derived from them.
-SELECT i.seq FROM memory_links AS l
+SELECT i.seq, i.id FROM memory_links AS l
   CROSS JOIN memory_items AS i ON i.user_id = l.user_id AND i.id = l.target_id AND i.superseded_by = l.source_id
 WHERE l.user_id = :user_id AND l.source_id = :id AND l.relation = 'derived_from'
 
