@@ -37,6 +37,7 @@ from reverie.capture.context import ContextComposer
 from reverie.capture.context_server import ContextServer
 from reverie.capture.damaged import DamagedFiles
 from reverie.capture.door import HookDoor
+from reverie.capture.hook_exclusions import Exclusions
 from reverie.capture.ingester import SpoolIngester
 from reverie.capture.intake import Intake
 from reverie.capture.notices import ContextNotices
@@ -216,7 +217,7 @@ class Runtime:
     def _build_capture(self) -> None:
         """Build the parts that take messages in."""
         self.activity = ActivityNotes(self.triggers)
-        spool = self.settings.spool
+        spool, capture = self.settings.spool, self.settings.capture
         self.spool = Spool(
             self.settings.spool_dir, max_files=spool.max_files, max_file_bytes=spool.max_file_bytes
         )
@@ -231,13 +232,18 @@ class Runtime:
             role_of=self.role_of,
             runtime=self,
             redacts=self.settings.capture.redact,
+            exclude_tools=capture.exclude_tools,
         )
         self.query_notes = QueryNotes(self._submit_notes, self._is_half_full)
         self.damaged = DamagedFiles(
             Path(self.spool.folder), max_files=spool.max_damaged_files, max_bytes=spool.max_damaged_bytes
         )
         files = SpoolReader(self.spool.folder, self.limits, spool.max_file_bytes, self.damaged)
-        self.door = HookDoor(self.store, on_noted=lambda note: self.context_server.noted(note))  # noqa: PLW0108  it is made below
+        self.door = HookDoor(
+            self.store,
+            on_noted=lambda note: self.context_server.noted(note),  # noqa: PLW0108  it is made below
+            excludes=Exclusions(capture.exclude_tools, capture.exclude_projects),
+        )
         self.ingester = SpoolIngester(files, self.intake.submit, spool.look_s, self.door)
         folder = self.settings.data_dir.expanduser().resolve()
         self.context_server = ContextServer(
@@ -247,7 +253,6 @@ class Runtime:
             look=self.ingester.look_now,
             notice=ContextNotices(folder, self._alerts).text,
         )
-        capture = self.settings.capture
         self.session_watcher = SessionWatcher(
             self.store,
             self.clock,

@@ -12,6 +12,7 @@ import pytest
 from reverie import AsyncScheduler
 from reverie.capture.context import ContextComposer
 from reverie.capture.protocol import LONGEST_CONTEXT
+from reverie.errors import InvalidMessageError
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.spooling import damaged, waiting
@@ -163,6 +164,36 @@ async def test_a_file_of_another_form_is_set_aside_with_its_reason(agent: Agent)
     reasons = sorted(damaged(agent.spool).values())
     assert len(reasons) == 4
     assert any("known is 1" in reason for reason in reasons)
+
+
+async def test_the_worker_keeps_nothing_that_its_settings_exclude(tmp_path: Path) -> None:
+    clock = ManualClock()
+    excluded = {"exclude_tools": ["mcp__mai?__*"], "exclude_projects": ["host/secret/*", "/private"]}
+    scheduler = AsyncScheduler(settings=load_settings(data_dir=tmp_path, capture=excluded), clock=clock)
+    await scheduler.open()
+    try:
+        agent = Agent(scheduler, clock, scheduler.runtime.settings.spool_dir)
+        agent.hook("UserPromptSubmit", session="s1", prompt="secret", keys=["remote:host/secret/app"])
+        agent.hook("UserPromptSubmit", session="s2", prompt="secret", keys=["folder:/private/x"])
+        agent.hook("PostToolUse", session="s3", tool_name="mcp__mail__read", tool_input={"id": "secret"})
+        calls = [
+            {"tool_name": name, "tool_input": {"file_path": "/a"}} for name in ("mcp__mail__read", "Read")
+        ]
+        agent.hook("PostToolBatch", session="s4", tool_calls=calls)
+        await agent.work()
+        assert [one.session_id for one in (await scheduler.sessions.list(user_id="ann")).sessions] == ["s4"]
+        assert await agent.texts() == ["Read /a"]
+        assert (waiting(agent.spool), damaged(agent.spool)) == ([], {})
+        cube = await scheduler.runtime.door.sessions.project_cube("ann", ["remote:host/secret/app"], "app")
+        where = {"user_id": "ann", "session_id": "p"}
+        with pytest.raises(InvalidMessageError, match=r"excluded by capture.exclude_projects"):
+            await scheduler.capture.observation(**where, mem_cube_id=cube, title="Read it")
+        content = json.dumps({"memorySessionId": "p", "type": "mcp__mail__read", "title": "Read it"})
+        with pytest.raises(InvalidMessageError, match=r"excluded by capture.exclude_tools"):
+            await scheduler.submit("observation", user_id="ann", content=content)
+        await scheduler.capture.observation(**where, title="Read another thing")
+    finally:
+        await scheduler.stop()
 
 
 async def test_context_tells_facts_and_nothing_that_a_tool_has_answered(agent: Agent) -> None:

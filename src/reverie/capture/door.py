@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reverie.capture.hook_exclusions import Exclusions, is_excluded, without_excluded_calls
 from reverie.capture.hook_record import Captured, captured
-from reverie.errors import NotSupportedError
+from reverie.errors import InvalidMessageError, NotSupportedError
 from reverie.memory.sessions import KeepsSessions
 
 if TYPE_CHECKING:
@@ -32,10 +33,16 @@ PROJECTS_KNOWN = 10_000
 class HookDoor:
     """Makes messages of records, and notes their sessions in the store."""
 
-    def __init__(self, store: MemoryStore, on_noted: Callable[[SessionNote], None] = lambda _: None) -> None:
-        """`on_noted` is called with each note that is kept."""
+    def __init__(
+        self,
+        store: MemoryStore,
+        on_noted: Callable[[SessionNote], None] = lambda _: None,
+        excludes: Exclusions | None = None,
+    ) -> None:
+        """`on_noted` is called with each note that is kept; `excludes` is what nobody may tell."""
         self._store = store if isinstance(store, KeepsSessions) else None
         self._on_noted = on_noted
+        self._excludes = excludes or Exclusions()
         self._cubes: dict[tuple[str, tuple[str, ...]], str] = {}
 
     @property
@@ -46,14 +53,27 @@ class HookDoor:
         return self._store
 
     async def captured(self, records: Sequence[HookRecord]) -> list[Captured]:
-        """What records become, in their order. Messages that end a session wait for its earlier ones."""
-        told = [captured(record, await self._cube(record)) for record in records]
+        """What records become, in their order; nothing, if they are excluded.
+
+        Messages that end a session wait for its earlier ones.
+        """
+        told = [await self._captured(record) for record in records]
         return [
             Captured(messages, note)
             for messages, note in zip(
                 await self.waiting([one.messages for one in told]), (one.note for one in told), strict=True
             )
         ]
+
+    async def check_project(self, user_id: str, cube: str) -> None:
+        """Raise `InvalidMessageError` if the project of this cube is excluded."""
+        if self._excludes.exclude_projects:
+            keys = await self.sessions.project_keys(user_id, cube)
+            if is_excluded(self._excludes, keys, "", {}):
+                reason = (
+                    "belongs to a project that is excluded by capture.exclude_projects, so it is not kept"
+                )
+                raise InvalidMessageError("mem_cube_id", cube, reason)
 
     async def waiting(self, groups: Sequence[Sequence[Message]]) -> list[tuple[Message, ...]]:
         """The same messages; summaries and ends of sessions depend on the earlier messages of their session.
@@ -88,6 +108,15 @@ class HookDoor:
             await self.sessions.note_sessions(notes)
             for note in notes:
                 self._on_noted(note)
+
+    async def _captured(self, record: HookRecord) -> Captured:
+        """What a record becomes. The hook may have been told of fewer exclusions than this worker."""
+        given = without_excluded_calls(record.input, self._excludes.exclude_tools)
+        if given is None or is_excluded(self._excludes, record.project.keys, record.cwd, given):
+            return Captured((), None)
+        if given is not record.input:
+            record = msgspec.structs.replace(record, input=given)
+        return captured(record, await self._cube(record))
 
     async def _cube(self, record: HookRecord) -> str:
         project = (record.user_id, record.project.keys)

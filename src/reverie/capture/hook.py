@@ -88,7 +88,7 @@ class _Hook:
         from reverie.capture.hook_exclusions import is_excluded, without_excluded_calls
         from reverie.capture.hook_input import clean_input
 
-        if is_excluded(self.settings, self.project, self.cwd, self.given):
+        if is_excluded(self.settings, self.project.keys, self.cwd, self.given):
             return
         given = without_excluded_calls(self.given, self.settings.exclude_tools)
         if given is None:

@@ -1,4 +1,7 @@
-"""What a hook does not keep: projects and tools that the person has excluded; only the standard library."""
+"""What is not kept: projects and tools that the person has excluded; only the standard library.
+
+Hooks ask here before they write anything, and the worker asks once more, by its own settings.
+"""
 
 from __future__ import annotations
 
@@ -6,60 +9,89 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Any, Protocol
 
-    from reverie.capture.hook_settings import HookSettings
-    from reverie.capture.project import Project
+    class Rules(Protocol):
+        """The patterns of what is not kept."""
 
-__all__ = ["is_excluded", "matches", "without_excluded_calls"]
+        @property
+        def off_projects(self) -> Sequence[str]: ...
+        @property
+        def exclude_projects(self) -> Sequence[str]: ...
+        @property
+        def exclude_tools(self) -> Sequence[str]: ...
 
 
-def is_excluded(settings: HookSettings, project: Project, cwd: str, given: dict[str, Any]) -> bool:
-    """Whether this event must leave no trace: its project is switched off or excluded, or its tool is."""
-    if any(key in settings.off_projects for key in project.keys):
+__all__ = ["Exclusions", "is_excluded", "is_excluded_tool", "without_excluded_calls"]
+
+
+class Exclusions:
+    """The patterns of the worker's own settings."""
+
+    __slots__ = ("exclude_projects", "exclude_tools", "off_projects")
+
+    def __init__(self, exclude_tools: Sequence[str] = (), exclude_projects: Sequence[str] = ()) -> None:
+        self.exclude_tools = exclude_tools
+        self.exclude_projects = exclude_projects
+        self.off_projects: Sequence[str] = ()
+
+
+def is_excluded(rules: Rules, keys: Sequence[str], cwd: str, given: dict[str, Any]) -> bool:
+    """Whether this event must leave no trace: its project is switched off or excluded, or its tool is.
+
+    `keys` are those of the project, and `cwd` is the folder, if it is known.
+    """
+    if any(key in rules.off_projects for key in keys):
         return True
-    if settings.exclude_projects and _is_in(settings.exclude_projects, project, cwd):
+    if rules.exclude_projects and _is_in(rules.exclude_projects, keys, cwd):
         return True
-    tool = given.get("tool_name")
-    return isinstance(tool, str) and any(matches(tool, pattern) for pattern in settings.exclude_tools)
+    return is_excluded_tool(rules.exclude_tools, given.get("tool_name"))
 
 
-def without_excluded_calls(given: dict[str, Any], patterns: list[str]) -> dict[str, Any] | None:
+def is_excluded_tool(patterns: Sequence[str], name: object) -> bool:
+    """Whether one of these patterns means the tool of this name."""
+    return isinstance(name, str) and any(matches(name, pattern) for pattern in patterns)
+
+
+def without_excluded_calls(given: dict[str, Any], patterns: Sequence[str]) -> dict[str, Any] | None:
     """The input of a batch without the calls of excluded tools; None if no call is left."""
     calls = given.get("tool_calls")
     if not patterns or not isinstance(calls, list):
         return given
-    kept = [call for call in calls if not _is_call_of(call, patterns)]
+    kept = [
+        call
+        for call in calls
+        if not (isinstance(call, dict) and is_excluded_tool(patterns, call.get("tool_name")))
+    ]
     return {**given, "tool_calls": kept} if kept or not calls else None
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name is that of a pattern, in which `*` stands for any letters."""
-    first, *others = pattern.split("*")
-    if not others:
-        return name == pattern
-    last = others.pop()
-    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for piece in others:
-        at = name.find(piece, at, end)
-        if at < 0:
+    """Whether a name is that of a pattern, in which `*` stands for any letters, and `?` for one."""
+    at = place = begin = 0
+    star = -1
+    while at < len(name):
+        wanted = pattern[place : place + 1]
+        if wanted == "*":
+            star, begin = place, at
+            place += 1
+        elif wanted in {"?", name[at]}:
+            at += 1
+            place += 1
+        elif star >= 0:  # the last star stands for one letter more
+            begin += 1
+            at, place = begin, star + 1
+        else:
             return False
-        at += len(piece)
-    return True
+    return not pattern[place:].strip("*")
 
 
-def _is_call_of(call: object, patterns: list[str]) -> bool:
-    tool = call.get("tool_name") if isinstance(call, dict) else None
-    return isinstance(tool, str) and any(matches(tool, pattern) for pattern in patterns)
-
-
-def _is_in(patterns: list[str], project: Project, cwd: str) -> bool:
+def _is_in(patterns: Sequence[str], keys: Sequence[str], cwd: str) -> bool:
     """Whether the project lies in one of these folders, or its remote is one of these."""
-    folders = {cwd, os.path.realpath(cwd)}
+    folders = {cwd, os.path.realpath(cwd)} if cwd else set()
     remotes = []
-    for key in project.keys:
+    for key in keys:
         kind, _, name = key.partition(":")
         if kind == "remote":
             remotes.append(name)

@@ -79,10 +79,10 @@ class HookRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Captured(NamedTuple):
-    """What a record becomes: messages in order, and the note about its session."""
+    """What a record becomes: messages in order, and the note about its session, if it leaves one."""
 
     messages: tuple[Message, ...]
-    note: SessionNote
+    note: SessionNote | None
 
 
 class _Maker:

@@ -15,6 +15,7 @@ import msgspec
 from reverie.backends.interface import SubmitsHere
 from reverie.backends.moves import Submitted
 from reverie.base.failpoints import failpoint
+from reverie.capture.hook_exclusions import is_excluded_tool
 from reverie.capture.privacy import clean, clean_text, has_hints
 from reverie.errors import BackendUnavailableError, IdempotencyError, InvalidMessageError, shown
 from reverie.message import Message, check_batch, check_message, current_ids
@@ -76,6 +77,12 @@ def _clean_content(content: str) -> str:
     return content if cleaned == value else msgspec.json.encode(cleaned).decode()
 
 
+class _OfTool(msgspec.Struct):
+    """The part of an observation that names its tool."""
+
+    type: str = ""
+
+
 class Pushed(NamedTuple):
     """The answer to a push."""
 
@@ -112,11 +119,12 @@ class Intake:
         role_of: Callable[[str], Role],
         runtime: Opens,
         redacts: bool = True,
+        exclude_tools: Sequence[str] = (),
     ) -> None:
         """`runtime` connects the queue on first use; `activity` notes the activity of users.
 
         `role_of` is the weakest role that may submit a label. With `redacts`, private parts and secrets are
-        removed before anything is kept.
+        removed before anything is kept; observations of excluded tools are refused.
         """
         self._queue = queue
         self._direct = queue if isinstance(queue, SubmitsHere) else None
@@ -129,6 +137,7 @@ class Intake:
         self._role_of = role_of
         self._runtime = runtime
         self._redacts = redacts
+        self._exclude_tools = exclude_tools
 
     @property
     def takes_from_threads(self) -> bool:
@@ -185,8 +194,18 @@ class Intake:
         """Refuse messages that no backend should keep; the others come back without secrets."""
         for message in messages:
             check_message(message, self._limits)
+            if self._exclude_tools and message.label == "observation":
+                self._check_tool(message.content)
         check_batch(messages)
         return [without_secrets(message) for message in messages] if self._redacts else messages
+
+    def _check_tool(self, content: str) -> None:
+        try:
+            tool = msgspec.json.decode(content, type=_OfTool).type
+        except msgspec.MsgspecError:
+            return  # its handler says what is wrong with it
+        if is_excluded_tool(self._exclude_tools, tool):
+            raise InvalidMessageError("type", tool, "is excluded by capture.exclude_tools, so it is not kept")
 
     def _prepare(self, messages: Sequence[Message]) -> list[Message]:
         """Check the caller's role, and give each message the level of its label and the trace id."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import msgspec
@@ -62,9 +61,6 @@ class AsyncCapture:
         """Capture something that an agent did or saw. When this returns, it is kept."""
         if not title.strip():
             raise InvalidMessageError("title", title, "has nothing to remember")
-        excluded = self._scheduler.runtime.settings.capture.exclude_tools
-        if any(fnmatchcase(type, pattern) for pattern in excluded):
-            raise InvalidMessageError("type", type, "is excluded by capture.exclude_tools, so it is not kept")
         content = Observation(
             memory_session_id=session_id,
             project_id=mem_cube_id or user_id,
@@ -181,6 +177,7 @@ class AsyncCapture:
         runtime = self._scheduler.runtime
         try:
             await self._scheduler.open()
+            await runtime.door.check_project(messages[0].user_id, messages[0].mem_cube_id)
             (waiting,) = await runtime.door.waiting([messages])
             answers = await self._scheduler.submit_messages(list(waiting))
         except BackendUnavailableError:

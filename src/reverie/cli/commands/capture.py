@@ -143,7 +143,7 @@ def _status_of(settings: HookSettings, project: Project, folder: Path) -> dict[s
     return {
         "project": project.name,
         "keys": project.keys,
-        "captured": settings.enabled and not is_excluded(settings, project, str(folder), {}),
+        "captured": settings.enabled and not is_excluded(settings, project.keys, str(folder), {}),
     }
 
 
