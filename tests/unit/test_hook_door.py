@@ -223,6 +223,21 @@ async def test_context_tells_facts_and_nothing_that_a_tool_has_answered(agent: A
     assert "page" not in await composer.block("ann", "another-project")
 
 
+async def test_other_projects_are_told_what_a_person_prefers_and_not_what_they_said(agent: Agent) -> None:
+    agent.hook("UserPromptSubmit", prompt="I prefer tabs. The launch of Zorg is in May")
+    agent.hook("UserPromptSubmit", session="t", prompt="go", keys=["folder:/other"])
+    await agent.work()
+    await agent.scheduler.memory.add("The launch of my boat is in June", user_id="ann")
+    await agent.scheduler.runtime.drain()
+    composer = ContextComposer(agent.scheduler.runtime.reads)
+    other = (await agent.scheduler.sessions.get("t", user_id="ann")).mem_cube_id
+    assert "I prefer tabs" in await composer.block("ann", other)
+    beside = await composer.beside_prompt("ann", other, "t", "When is the launch? I prefer tabs")
+    assert "I prefer tabs" in beside
+    assert "boat" in beside
+    assert "Zorg" not in beside
+
+
 async def test_context_is_never_longer_than_allowed(agent: Agent) -> None:
     for number in range(40):
         agent.hook("UserPromptSubmit", session=f"s{number}", prompt=f"{number} " + "long words " * 200)

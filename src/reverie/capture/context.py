@@ -12,6 +12,7 @@ from reverie.base.clock import from_epoch_ms
 from reverie.capture.protocol import LONGEST_CONTEXT
 from reverie.memory.interface import PageQuery
 from reverie.memory.query import Filters, SearchQuery
+from reverie.turn import DEFAULT_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +32,8 @@ THRESHOLD = 0.45
 """Hits beside a prompt must be at least this good."""
 LONGEST_LINE = 500
 LONGEST_SUMMARY = 1200
+OF_SESSIONS = frozenset({"turn", "summary", "observation"})
+"""Kinds of what was said and done in a session."""
 TOLD_KINDS = ("turn", "fact", "event", "preference", "profile", "pattern", "summary", "observation")
 
 
@@ -67,7 +70,11 @@ class ContextComposer:
                 threshold=THRESHOLD,
             )
         )
-        told = [hit.item for hit in found.hits if hit.item.session_id != session_id and _is_told(hit.item)]
+        told = [
+            item
+            for item in (hit.item for hit in found.hits)
+            if item.session_id != session_id and _is_told(item) and _is_of_here(item, cube)
+        ]
         lines = [_summary(item) if item.kind == "summary" else _line(item) for item in told[:HITS]]
         return _fitted("Reverie remembers:", [_part("", lines)], LONGEST_BESIDE_PROMPT)
 
@@ -85,6 +92,12 @@ def _is_told(item: MemoryItem) -> bool:
     if item.kind == "turn":
         return bool(item.sources) and item.sources[0].role in {"user", "assistant"}
     return item.kind != "summary" or item.type == "session"
+
+
+def _is_of_here(item: MemoryItem, cube: str) -> bool:
+    """Whether an item is of this project, or about the person: not what was said in other sessions."""
+    in_session = item.kind in OF_SESSIONS and item.session_id not in {None, DEFAULT_SESSION}
+    return item.mem_cube_id == cube or not in_session
 
 
 def _line(item: MemoryItem) -> str:
