@@ -72,6 +72,27 @@ async def test_equal_texts_become_one_with_both_sources(bare: Home, label: str) 
     assert page == await bare.store.page(PageQuery(user_id="ann"))
 
 
+async def test_what_is_said_every_day_keeps_its_sources_once(bare: Home) -> None:
+    days = range(6)
+    for day in days:
+        await bare.keep(**{f"d{day}": {"text": "Good morning to you", "kind": "turn", **said(day)}})
+        await bare.run("mem_organize")
+        bare.clock.advance(DAY_S)
+    (merged,) = (await bare.living()).values()
+    assert sorted(source.index for source in merged.sources) == list(days)
+    page = await bare.store.page(PageQuery(user_id="ann", with_superseded=True))
+    assert sum(len(item.sources) for item in page.items) == len(days) + len(days) + 4
+    for left in (5, 4):  # what is taken back has all its sources again
+        await bare.scheduler.upkeep.undo(user_id="ann")
+        earlier = next(
+            item for item in (await bare.store.page(PageQuery(user_id="ann"))).items if len(item.sources) > 1
+        )
+        assert sorted(source.index for source in earlier.sources) == list(range(left))
+    await bare.scheduler.memory.delete("d0", user_id="ann")
+    page = await bare.store.page(PageQuery(user_id="ann"))
+    assert sorted(item.id for item in page.items) == ["d1", "d2", "d3", "d4", "d5"]
+
+
 async def test_only_compression_merges_what_another_text_contains(bare: Home) -> None:
     await bare.keep(a="Ann likes tea", b="Ann likes tea and coffee", c="Nobody said that Ann likes tea")
     await bare.run("mem_organize")

@@ -264,6 +264,7 @@ class EffectStep:
         """Let an item take its place again that another one had taken."""
         self.note_version(seq)
         self.rows("revive", seq=seq)
+        self.rows("restore_sources", seq=seq)
         item = self.known(seq)
         self.index.move(seq, past=item.tier == ARCHIVE)
         self.add_to_tier(item.entry.tenant, item.tier)
@@ -356,6 +357,7 @@ def supersede(step: EffectStep, effect: Supersede) -> None:
         step.index.count(item.entry.tenant, item.tier, -1)
     step.rows("keep_version", seq=seq, change="supersede")
     step.rows("supersede", seq=seq, successor=effect.successor, held_at=held_at)
+    step.rows("shorten_sources", seq=seq, successor=effect.successor)
     step.index.move(seq, past=True)
     step.rows("link", source_id=effect.successor, relation="supersedes", target_id=effect.memory_id)
     step.note("superseded", effect.memory_id, effect.successor)

@@ -84,6 +84,37 @@ SET superseded_by = :successor, was_open = coalesce(was_open, valid_to_epoch IS 
     worth_epoch = NULL, version = version + 1, updated_at_epoch = :now
 WHERE seq = :seq
 
+-- name: shorten_sources
+-- Leaves a merged item that was merged again its first source: its successor and its members have them all. Otherwise
+-- something that is said every day would keep a list of all days for each day.
+UPDATE memory_items SET sources = json_array(json_extract(sources, '$[0]'))
+WHERE seq = :seq AND json_array_length(sources) > 1
+  AND EXISTS (
+    SELECT 1 FROM memory_links
+    WHERE user_id = :user_id AND source_id = :successor AND relation = 'derived_from' AND target_id = memory_items.id
+  )
+  AND EXISTS (
+    SELECT 1 FROM memory_links AS l
+      CROSS JOIN memory_items AS m ON m.user_id = :user_id AND m.id = l.target_id AND m.superseded_by = l.source_id
+    WHERE l.user_id = :user_id AND l.source_id = memory_items.id AND l.relation = 'derived_from'
+  )
+
+-- name: restore_sources
+-- Gives a merged item the sources of all its members.
+WITH RECURSIVE members (id, depth) AS (
+  SELECT id, 0 FROM memory_items WHERE seq = :seq
+  UNION
+  SELECT m.id, members.depth + 1 FROM members
+    CROSS JOIN memory_links AS l ON l.user_id = :user_id AND l.source_id = members.id AND l.relation = 'derived_from'
+    CROSS JOIN memory_items AS m ON m.user_id = :user_id AND m.id = l.target_id AND m.superseded_by = members.id
+)
+UPDATE memory_items SET sources = (
+  SELECT json_group_array(DISTINCT json(source.value))
+  FROM members CROSS JOIN memory_items AS m ON m.user_id = :user_id AND m.id = members.id
+    CROSS JOIN json_each(m.sources) AS source
+)
+WHERE seq = :seq AND (SELECT count(*) FROM members) > 1
+
 -- name: revive
 UPDATE memory_items
 SET superseded_by = NULL, valid_to_epoch = CASE WHEN coalesce(was_open, 1) THEN NULL ELSE valid_to_epoch END,
