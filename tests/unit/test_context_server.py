@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from reverie import AsyncScheduler
@@ -99,6 +100,17 @@ async def test_a_session_that_goes_on_is_told_the_same(scheduler: AsyncScheduler
     async with serving(scheduler):
         assert json.loads(await ask(scheduler, context(source=source)))["context"] == "as it was"
         assert json.loads(await ask(scheduler, context(source="startup")))["context"] == ""
+
+
+async def test_a_session_that_was_told_nothing_is_told_nothing_again(scheduler: AsyncScheduler) -> None:
+    first = SessionNote(user_id="ann", session_id="s", mem_cube_id="app", at=1, context="")
+    await scheduler.runtime.door.note([first, msgspec.structs.replace(first, at=2, context="another one")])
+    cube = await scheduler.runtime.door.sessions.project_cube("ann", PROJECT["keys"], "app")
+    await scheduler.capture.observation(user_id="ann", session_id="t", mem_cube_id=cube, title="Edited a.py")
+    await scheduler.runtime.drain()
+    async with serving(scheduler):
+        assert "Edited a.py" in json.loads(await ask(scheduler, context(source="startup")))["context"]
+        assert json.loads(await ask(scheduler, context(source="resume")))["context"] == ""
 
 
 async def test_a_look_makes_the_ingester_look(scheduler: AsyncScheduler) -> None:

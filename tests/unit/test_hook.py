@@ -509,10 +509,31 @@ def test_a_session_that_goes_on_is_told_the_same(home: HookHome) -> None:
         assert json.loads(output)["hookSpecificOutput"]["additionalContext"] == told
 
 
-def test_an_empty_answer_prints_nothing(home: HookHome) -> None:
+def test_an_empty_answer_prints_nothing_and_a_resumed_session_gets_it_again(home: HookHome) -> None:
     with listening(home, answer("")):
         assert home.run("SessionStart") == b""
-    assert "context" not in home.records()[0]
+    assert home.records()[0]["context"] == ""
+    folder = home.data / "context"
+    folder.mkdir(mode=0o700, parents=True)
+    for name, text in ((f"folder:{home.project}", "now"), ("s1", "")):
+        prefix = "session-" if name == "s1" else ""
+        path = folder / f"{prefix}{blake2b(name.encode(), digest_size=8).hexdigest()}.txt"
+        path.write_text(text)
+    assert home.run("SessionStart", home.input("SessionStart", source="resume")) == b""
+    assert home.run("SessionStart") != b""
+
+
+def test_the_block_of_a_folder_is_not_told_to_another_repository(home: HookHome) -> None:
+    (home.project / ".git").mkdir()
+    (home.project / ".git/HEAD").write_text("ref: refs/heads/main")
+    (home.project / ".git/config").write_text('[remote "origin"]\nurl = https://host/two\n')
+    folder = home.data / "context"
+    folder.mkdir(mode=0o700, parents=True)
+    for name in (f"folder:{home.project}", f"common:{home.project}/.git"):
+        (folder / f"{blake2b(name.encode(), digest_size=8).hexdigest()}.txt").write_text("of another one")
+    assert home.run("SessionStart") == b""
+    (folder / f"{blake2b(b'remote:host/two', digest_size=8).hexdigest()}.txt").write_text("its own")
+    assert b"its own" in home.run("SessionStart")
 
 
 def test_a_long_data_folder_has_a_socket_elsewhere(tmp_path: Path) -> None:

@@ -116,6 +116,18 @@ def test_clones_share_the_remote(repository: Path, tmp_path: Path) -> None:
     assert one["common"] != two["common"]
 
 
+def test_clones_of_a_folder_share_its_common_directory(repository: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", str(repository), "one")
+    git(tmp_path, "clone", repository.as_uri(), "two")
+    git(tmp_path, "clone", "--bare", str(repository), "bare.git")
+    git(tmp_path, "clone", str(tmp_path / "bare.git"), "three")
+    for name in ("one", "two"):
+        assert f"common:{repository}/.git" in project_of(str(tmp_path / name)).keys
+    assert f"common:{tmp_path}/bare.git" in project_of(str(tmp_path / "three")).keys
+    git(tmp_path / "one", "remote", "set-url", "origin", str(tmp_path / "gone"))
+    assert len([key for key in project_of(str(tmp_path / "one")).keys if key.startswith("common:")]) == 1
+
+
 def test_a_submodule_is_its_own_project(repository: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     git(tmp_path, "clone", str(repository), "library")
@@ -136,7 +148,7 @@ def test_a_submodule_is_its_own_project(repository: Path, tmp_path: Path) -> Non
 def test_a_bare_repository_with_worktrees(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--bare", str(repository), "app.git")
     git(tmp_path / "app.git", "worktree", "add", "../tree", "main")
-    assert keys(tmp_path / "tree")["common"] == str(tmp_path / "app.git")
+    assert f"common:{tmp_path}/app.git" in project_of(str(tmp_path / "tree")).keys
     assert project_of(str(tmp_path / "tree")).name == "app"
 
 

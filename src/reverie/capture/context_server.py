@@ -99,7 +99,7 @@ class ContextServer(LoopService):
     def noted(self, note: SessionNote) -> None:
         """Write the block of a project anew soon, because a hook has told something."""
         self._changed[note.user_id, note.mem_cube_id] = None
-        if note.context:
+        if note.context is not None:
             self._sessions[note.session_id] = note.context
         self._woken.set()
 

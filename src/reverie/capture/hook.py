@@ -115,7 +115,7 @@ class _Hook:
 
     # -- context ----------------------------------------------------------------------------------------
 
-    def _context(self, fields: dict[str, Any]) -> Answer:
+    def _context(self, fields: dict[str, Any]) -> Answer | None:
         """The worker's answer within the budget, else the block that the worker has left in a file."""
         from reverie.capture.protocol import LONGEST_PROMPT, Answer, ask_context
 
@@ -134,14 +134,20 @@ class _Hook:
             return ask_context(self.settings.data_dir, question, self.settings.context_budget_ms / 1000)
         except (OSError, ValueError) as error:
             _log(self.settings, self.event, error, "no context from a worker")
-        return Answer(self._block(question))
+        block = self._block(question)
+        return None if block is None else Answer(block)
 
-    def _block(self, question: dict[str, Any]) -> str:
+    def _block(self, question: dict[str, Any]) -> str | None:
         from reverie.capture.protocol import LONGEST_CONTEXT, block_path, session_block
 
         if self.event == "UserPromptSubmit":
-            return ""
-        paths = [block_path(self.settings.data_dir, key) for key in self.project.keys]
+            return None
+        keys = self.project.keys
+        if any(
+            key.startswith("remote:") for key in keys
+        ):  # its folder may have been that of another repository
+            keys = [key for key in keys if not key.startswith(("common:", "folder:"))]
+        paths = [block_path(self.settings.data_dir, key) for key in keys]
         if question["source"] in SAME_AGAIN and question["session_id"]:
             paths.insert(0, session_block(self.settings.data_dir, question["session_id"]))
         for path in paths:
@@ -156,7 +162,7 @@ class _Hook:
                 continue
             finally:
                 os.close(file)
-        return ""
+        return None
 
     def _print(self, answer: Answer) -> None:
         from reverie.capture.plain_json import encode
@@ -194,7 +200,7 @@ class _Hook:
             "project": {"name": self.project.name, "keys": self.project.keys},
             "cwd": self.cwd,
         }
-        if answer is not None and answer.context:
+        if answer is not None and (answer.context or self.event == "SessionStart"):
             record["context"] = answer.context
         if cut:
             record["cut"] = cut

@@ -33,9 +33,12 @@ def project_of(folder: str) -> Project:
     if not git:
         return Project(_name(folder), _short_keys([f"folder:{folder}"]))
     common = _common_folder(git)
-    remote = remote_of_url(_origin(_read(os.path.join(common, "config"))))
+    origin = _origin(_read(os.path.join(common, "config")))
+    remote = remote_of_url(origin)
     keys = [f"remote:{remote}"] if remote else []
     keys.append(f"common:{common}")
+    if source := _local_source(origin):
+        keys.append(f"common:{source}")
     first = _read(os.path.join(common, "logs", "HEAD")).partition("\n")[0]
     if first:
         keys.append(f"reflog:{short_hash(first)}")
@@ -102,6 +105,18 @@ def _find_git(folder: str) -> tuple[str, str]:
         if above == folder:
             return "", ""
         folder = above
+
+
+def _local_source(url: str) -> str:
+    """The common folder of the repository on this machine that was cloned; empty if it is none."""
+    path = url.strip().removeprefix("file://")
+    if not os.path.isabs(path):
+        return ""
+    path = os.path.realpath(path)
+    if os.path.exists(os.path.join(path, "HEAD")):  # a bare one
+        return path
+    top, git = _find_git(path)
+    return _common_folder(git) if top == path else ""
 
 
 def _common_folder(git: str) -> str:

@@ -114,7 +114,8 @@ class KeepsSessions(Protocol):
         """The cube of a project that these keys identify; a new project gets a new cube.
 
         Keys that were not known become keys of that project. If keys are known of several projects, the
-        first one in the list decides.
+        first one in the list decides. Of two repositories with different remotes, a folder that both have
+        had makes no single project.
         """
         ...
 

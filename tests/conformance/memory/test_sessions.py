@@ -137,6 +137,18 @@ async def test_keys_that_mean_one_project_share_a_cube(bench) -> None:
     assert await store.project_keys("ann", cube) == ["folder:/a/app", "folder:/b/app", "remote:host/app"]
 
 
+async def test_a_repository_in_the_folder_of_another_one_is_a_project_of_its_own(bench) -> None:
+    store = bench.store
+    folder = ["common:/app/.git", "folder:/app"]
+    plain = await store.project_cube("ann", folder, "app")
+    assert await store.project_cube("ann", ["remote:one", "reflog:1", *folder], "app") == plain
+    assert await store.project_cube("ann", ["remote:renamed", "reflog:1", *folder], "app") == plain
+    assert await store.known_project("ann", ["remote:two", "reflog:2", *folder]) is None
+    other = await store.project_cube("ann", ["remote:two", "reflog:2", *folder], "app")
+    assert other != plain
+    assert await store.known_project("ann", ["remote:two", *folder]) == other
+
+
 async def test_the_strongest_key_decides(bench) -> None:
     one = await bench.store.project_cube("ann", ["remote:one"], "app")
     two = await bench.store.project_cube("ann", ["remote:two", "folder:/app"], "app")

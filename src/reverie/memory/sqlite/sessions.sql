@@ -30,7 +30,7 @@ ON CONFLICT (user_id, memory_session_id) DO UPDATE SET
   title = coalesce(title, :prompt),
   prompts = prompts + (:prompt IS NOT NULL AND :at > prompted_at_epoch),
   prompted_at_epoch = iif(:prompt IS NULL, prompted_at_epoch, max(prompted_at_epoch, :at)),
-  context = coalesce(:context, context),
+  context = coalesce(context, :context),
   last_items = json_patch(last_items, :items)
 
 -- name: put
@@ -73,8 +73,15 @@ ORDER BY updated_at_epoch LIMIT :limit
 DELETE FROM server_sessions WHERE user_id = ? AND memory_session_id = ? RETURNING 1
 
 -- name: aliases
+-- A folder alone does not make two repositories one project: a clone may have taken the place of another one.
 SELECT a.project_id FROM json_each(:keys) AS k
 JOIN project_aliases AS a ON a.user_id = :user_id AND a.key = k.value
+WHERE (k.value NOT GLOB 'common:*' AND k.value NOT GLOB 'folder:*')
+  OR NOT EXISTS (SELECT 1 FROM json_each(:keys) WHERE value GLOB 'remote:*')
+  OR NOT EXISTS (
+    SELECT 1 FROM project_aliases AS o
+    WHERE o.user_id = a.user_id AND o.project_id = a.project_id AND o.key GLOB 'remote:*'
+  )
 ORDER BY k.key LIMIT 1
 
 -- name: add_aliases
