@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 from reverie.errors import BackendUnavailableError, ClosedError, ReadTimeoutError, SchemaTooNewError
-from reverie.storage.sqlite import SEARCHERS, Database, ReadLimit
+from reverie.storage import sqlite
+from reverie.storage.sqlite import READERS, SEARCHERS, UPKEEP_READERS, Database, ReadLimit
 from support.living import started
 
 
@@ -182,3 +183,51 @@ async def test_a_read_that_waits_too_long_for_a_reader_is_refused(database: Data
         search.cancel()
     with pytest.raises(ReadTimeoutError, match=r"this\.limit"):
         await late
+
+
+async def test_the_caches_of_all_threads_are_small_together(database: Database) -> None:
+    pools = {"look": READERS, "search": SEARCHERS, "upkeep": UPKEEP_READERS}
+    together = threading.Barrier(sum(pools.values()))
+
+    def cache_kib(connection: apsw.Connection) -> int:
+        together.wait(30)  # each read is on a thread of its own
+        return -int(connection.execute("PRAGMA cache_size").get)
+
+    reads = [
+        database.read(cache_kib, purpose=purpose) for purpose, size in pools.items() for _ in range(size)
+    ]
+    written = await database.write(lambda connection: -int(connection.execute("PRAGMA cache_size").get))
+    assert 64 * 1024 <= sum(await asyncio.gather(*reads)) + written <= 128 * 1024
+
+
+async def test_the_log_stays_short_while_upkeep_reads_all_the_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LONGEST_LOG", 1_000_000)
+    await database.write(lambda connection: connection.execute("CREATE TABLE b (x BLOB)"))
+    log = Path(database.path + "-wal")
+    sizes = []
+    for _ in range(6):
+        reading, written = threading.Event(), threading.Event()
+
+        def read(
+            connection: apsw.Connection,
+            reading: threading.Event = reading,
+            written: threading.Event = written,
+        ) -> None:
+            with connection:
+                connection.execute("SELECT count(*) FROM b").fetchall()
+                reading.set()
+                assert written.wait(30)
+
+        upkeep = await started(database.read(read, purpose="upkeep"))
+        assert await asyncio.to_thread(reading.wait, 30)
+        await database.write(
+            lambda connection: connection.execute("INSERT INTO b VALUES (zeroblob(1000000))")
+        )
+        sizes.append(await asyncio.to_thread(log.stat))
+        written.set()
+        await upkeep
+    assert max(size.st_size for size in sizes) < 3_000_000
+    count = await database.read(lambda connection: connection.execute("SELECT count(*) FROM b").get)
+    assert count == 6

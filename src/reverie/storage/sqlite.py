@@ -59,11 +59,20 @@ STEPS_BETWEEN_LOOKS = 10_000
 BUSY_TIMEOUT_S = 10.0
 """How long to wait for a writer of another process."""
 
-CACHE_KIB = 32 * 1024
-"""How much of the file a connection keeps in memory at most, in KiB."""
+CACHE_MIB = {"write": 32, "search": 16, "look": 4, "upkeep": 4}
+"""How much of the file the connection of a thread keeps in memory at most, in MiB, by its purpose.
+
+The caches of all threads together are most of the memory of a worker whose file is large. A page that is not
+in a cache is most likely in that of the system.
+"""
 
 CHECKPOINT_PAGES = 4000
 """After how many pages (16 MB) the log is copied to the file: a page that changes often is copied once."""
+
+LONGEST_LOG = 64 * 1024 * 1024
+"""A log with more bytes than this is emptied before the next read of upkeep."""
+EMPTYING_S = 0.5
+"""How long writes may be held up for that."""
 
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 """A disk with less free space than this counts as full."""
@@ -245,7 +254,7 @@ class Database:
                 return await self.write(limited)
             self._opened()
             pool = {"look": self._readers, "search": self._searchers, "upkeep": self._upkeepers}[purpose]
-            return await asyncio.wrap_future(pool.submit(partial(self._read, limited)))
+            return await asyncio.wrap_future(pool.submit(partial(self._read, limited, purpose)))
         except asyncio.CancelledError:
             limit.give_up()
             raise
@@ -306,7 +315,7 @@ class Database:
         connection.set_busy_handler(self._patience.wait)
         return connection
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self, purpose: str = "write") -> apsw.Connection:
         try:
             # No flag to create the file: one that was deleted meanwhile must not come back empty.
             connection = apsw.Connection(self.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
@@ -317,7 +326,7 @@ class Database:
                 connection.execute("PRAGMA foreign_keys = ON")
                 connection.execute("PRAGMA cell_size_check = ON")  # finds damage early, for nothing
                 connection.execute("PRAGMA secure_delete = ON")  # deleted memories leave the file
-                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                connection.execute(f"PRAGMA cache_size = -{CACHE_MIB[purpose] * 1024}")
                 connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             except BaseException:
                 connection.close(True)  # noqa: FBT003  apsw takes it by position only
@@ -332,14 +341,16 @@ class Database:
             with suppress(apsw.Error):  # the connection is in use, and its read will fail
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
-    def _read(self, job: Callable[[apsw.Connection], T]) -> T:
+    def _read(self, job: Callable[[apsw.Connection], T], purpose: str) -> T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = self._connect()
+            connection = self._connect(purpose)
             connection.execute("PRAGMA query_only = ON")
             self._local.connection = connection
             self._reading.add(connection)
         try:
+            if purpose == "upkeep":
+                self._keep_log_short(connection)
             return job(connection)
         except apsw.Error as error:
             if getattr(error, "extendedresult", None) == apsw.SQLITE_READONLY:
@@ -352,3 +363,19 @@ class Database:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close(True)  # noqa: FBT003  apsw takes it by position only
             raise named from error
+
+    def _keep_log_short(self, connection: apsw.Connection) -> None:
+        """Empty a long log, between two long reads.
+
+        SQLite writes the log from its beginning again at a moment in which nobody reads it. Long reads, one
+        right after the other, leave none.
+        """
+        with suppress(OSError, apsw.Error):  # it stays long until the next read
+            if Path(connection.filename_wal).stat().st_size <= LONGEST_LOG:
+                return
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # most of it, beside all others
+            connection.set_busy_timeout(round(EMPTYING_S * 1000))
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
