@@ -11,7 +11,7 @@ from reverie import Done, Scheduler
 from reverie.backends.moves import Status
 from reverie.effect import Remember
 from reverie.errors import InvalidSelectionError, InvalidSettingError, MemoryDeletedError
-from reverie.handlers.housekeeping import CLEANED
+from reverie.handlers.data_cleanup import CLEANED
 from reverie.message import SYSTEM_USER
 from reverie.models.usage import Spent
 from reverie.settings import load_settings

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from reverie.handlers.add import add
 from reverie.handlers.api_mix_search import api_mix_search
-from reverie.handlers.housekeeping import data_cleanup, embedding_refresh, statistics_update
+from reverie.handlers.data_cleanup import data_cleanup
+from reverie.handlers.embedding_refresh import embedding_refresh
 from reverie.handlers.mem_archive import mem_archive
 from reverie.handlers.mem_feedback import mem_feedback
 from reverie.handlers.mem_organize import mem_organize
@@ -18,6 +19,7 @@ from reverie.handlers.observation import observation
 from reverie.handlers.pref_add import pref_add
 from reverie.handlers.query import answer, query
 from reverie.handlers.session import session_complete, session_init
+from reverie.handlers.statistics_update import statistics_update
 from reverie.handlers.summary import summary
 from reverie.message import level_of
 from reverie.principal import Role

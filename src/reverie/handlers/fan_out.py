@@ -1,11 +1,13 @@
 """Fanning out: one message of the system sends every tenant a message, page by page.
 
 A handler of a `_system` message cannot write into the memory of other tenants, because effects go to the
-tenant of their own message. It sends each tenant a message instead.
+tenant of their own message. It sends each tenant a message instead. So does one that a user's activity has
+triggered: it names a user, but no cube.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.memory.housekeeping import Which
     from reverie.memory.interface import Tenant
 
-__all__ = ["fan_out", "fan_out_cubes"]
+__all__ = ["copy_for", "fan_out", "fan_out_copies", "fan_out_cubes", "is_for_many"]
 
 PAGE = 100
 """How many tenants one page has."""
@@ -59,3 +61,22 @@ async def fan_out_cubes(
     (claim,) = ctx.claims
     cubes: list[str] = await ctx.memory.cubes(changed_for)
     return Done(follow_ups=[make((claim.message.user_id, cube)) for cube in cubes])
+
+
+def is_for_many(message: Message) -> bool:
+    """Whether a message of a timed task is for all tenants, or for all cubes of a user."""
+    return message.user_id == SYSTEM_USER or bool(message.user_key)
+
+
+async def fan_out_copies(message: Message, ctx: Context, which: Which | None) -> Done:
+    """Send a message that is for many to each tenant that needs one, or to each cube of its user."""
+    make = partial(copy_for, message)
+    if message.user_id != SYSTEM_USER:
+        return await fan_out_cubes(ctx, make)
+    return await fan_out(message, ctx, make, which=which)
+
+
+def copy_for(message: Message, tenant: Tenant) -> Message:
+    """A message like this one, without content, for a tenant."""
+    user_id, cube = tenant
+    return Message(user_id=user_id, mem_cube_id=cube, label=message.label, task_id=message.task_id)
