@@ -15,6 +15,7 @@ import msgspec
 
 from reverie.effect import KeepSearch
 from reverie.failures import InvalidWorkError
+from reverie.handlers.content import read_json
 from reverie.handlers.extraction import numbers, one_line
 from reverie.handlers.mem_read import room_for_turns
 from reverie.memory.kept_searches import LABEL, LONGEST_QUERY, MixInput, query_key
@@ -74,12 +75,8 @@ async def api_mix_search(messages: list[Message], ctx: Context) -> dict[Key, Don
 
 def _query_of(message: Message) -> str:
     """The query of the message; any text that is no JSON object is the query."""
-    try:
-        query = msgspec.json.decode(message.content, type=MixInput).query
-    except msgspec.ValidationError as error:
-        raise InvalidWorkError(f"the content of an {LABEL} message is wrong: {error}") from error
-    except msgspec.DecodeError:
-        query = message.content
+    given: MixInput | None = read_json(message, MixInput)
+    query = message.content if given is None else given.query
     if not query.strip():
         raise InvalidWorkError(f"the query of an {LABEL} message is empty")
     return query

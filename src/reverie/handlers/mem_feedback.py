@@ -17,6 +17,7 @@ import msgspec
 
 from reverie.effect import Remember, Revise, Source, Supersede
 from reverie.failures import InvalidWorkError
+from reverie.handlers.content import read_json
 from reverie.memory.feedback import FeedbackInput, correction_id
 from reverie.memory.times import parse_chat_time
 from reverie.outcome import Done
@@ -127,12 +128,9 @@ def read_words(given: FeedbackInput, *, is_meant: bool) -> Verdict:
 
 
 def _read_input(message: Message) -> FeedbackInput:
-    try:
-        given = msgspec.json.decode(message.content, type=FeedbackInput)
-    except msgspec.ValidationError as error:
-        raise InvalidWorkError(f"the content of a mem_feedback message is wrong: {error}") from error
-    except msgspec.DecodeError:
-        given = FeedbackInput(feedback_content=message.content)
+    given: FeedbackInput = read_json(message, FeedbackInput) or FeedbackInput(
+        feedback_content=message.content
+    )
     if len(given.retrieved_memory_ids) > MOST_IDS:
         raise InvalidWorkError(f"a mem_feedback message may name at most {MOST_IDS} memories")
     return given

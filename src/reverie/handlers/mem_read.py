@@ -15,6 +15,7 @@ from reverie.base.clock import from_epoch_ms
 from reverie.effect import BufferDone, Extracted, Link, Remember, Revise, Source
 from reverie.errors import ReverieError
 from reverie.failures import FailureKind, InvalidWorkError, WorkError
+from reverie.handlers.content import read_json
 from reverie.handlers.extraction import (
     LEAST_TOKENS,
     Passage,
@@ -110,12 +111,7 @@ async def mem_read(messages: list[Message], ctx: Context) -> dict[Key, Done]:
 
 def _read_input(message: Message) -> ReadInput:
     """The content of the message; any text that is no such object is itself what to read."""
-    try:
-        asked = msgspec.json.decode(message.content, type=ReadInput)
-    except msgspec.ValidationError as error:
-        raise InvalidWorkError(f"the content of a mem_read message is wrong: {error}") from error
-    except msgspec.DecodeError:
-        asked = ReadInput(text=message.content)
+    asked: ReadInput = read_json(message, ReadInput) or ReadInput(text=message.content)
     if asked.text is not None and not asked.text.strip():
         raise InvalidWorkError("a mem_read message has an empty text")
     if len(asked.memory_ids) > MOST_IDS:

@@ -13,6 +13,7 @@ import msgspec
 
 from reverie.effect import Link, Remember, Revise, Source, Supersede
 from reverie.failures import InvalidWorkError
+from reverie.handlers.content import read_json
 from reverie.handlers.extraction import LEAST_TOKENS, Passage, halves, known_that_fit, pieces
 from reverie.handlers.mem_read import MOST_IDS, normalised, passage_of, room_for_turns
 from reverie.handlers.preferences import (
@@ -141,14 +142,10 @@ class _GivenTurns(NamedTuple):
 
 def _read_input(message: Message) -> PreferenceInput:
     """The content of the message; any text that is no JSON is one turn of the user."""
-    try:
-        asked = msgspec.json.decode(message.content, type=PreferenceInput | list[Turn])
-    except msgspec.ValidationError as error:
-        raise InvalidWorkError(f"the content of a pref_add message is wrong: {error}") from error
-    except msgspec.DecodeError:
-        asked = [Turn(content=message.content)]
-    if isinstance(asked, list):
-        asked = PreferenceInput(turns=tuple(asked))
+    given = read_json(message, PreferenceInput | list[Turn], opening="{[")
+    if given is None:
+        given = [Turn(content=message.content)]
+    asked: PreferenceInput = PreferenceInput(turns=tuple(given)) if isinstance(given, list) else given
     if len(asked.memory_ids) > MOST_IDS:
         raise InvalidWorkError(f"a pref_add message may name at most {MOST_IDS} memories")
     return asked
