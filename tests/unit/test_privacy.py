@@ -32,6 +32,28 @@ SECRETS = {
     "PyPI": "pypi-AgEIcHlwaS5vcmcCJDU3" + KEY,
     "Hugging Face": f"hf_{KEY[:34]}",
     "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P",
+    "Groq": f"gsk_{KEY}{KEY}",
+    "xAI": f"xai-{KEY}{KEY}",
+    "Replicate": f"r8_{KEY[:37]}",
+    "Perplexity": f"pplx-{KEY}{KEY}",
+    "Tavily": f"tvly-dev-{KEY}",
+    "LangSmith": "lsv2_pt_" + "0123456789abcdef" * 2 + "_0123456789",
+    "Linear": f"lin_api_{KEY}",
+    "Notion": f"ntn_{KEY}{KEY}",
+    "Notion, before": f"secret_{(KEY * 2)[:43]}",
+    "Figma": f"figd_{KEY}",
+    "Supabase": "sbp_" + "0123456789" * 4,
+    "Vault": f"hvs.{KEY}{KEY}",
+    "Doppler": f"dp.pt.{KEY}{KEY}",
+    "Grafana": f"glsa_{KEY[:32]}_01234567",
+    "Sentry": f"sntrys_{KEY}{KEY}",
+    "New Relic": "NRAK-0123456789ABCDEFGHIJKLMNOPQ",
+    "RubyGems": "rubygems_" + "0123456789abcdef" * 3,
+    "PlanetScale": f"pscale_tkn_{KEY}",
+    "Pulumi": "pul-" + "0123456789" * 4,
+    "Mailgun": "key-" + "0123456789abcdef" * 2,
+    "Heroku": f"HRKU-{KEY}",
+    "Atlassian": f"ATATT3xFfGF0{KEY * 3}=ABCDEF01",
     "Reverie": "rv_0123456789ab_" + (KEY * 2)[:43],
 }
 ASSIGNED = [
@@ -67,6 +89,13 @@ ASSIGNED = [
     ("redis://:hunter2@cache:6379/0", "hunter2"),
     ("postgres://ann:p@ss/word@db/shop", "p@ss/word"),
     ("mongodb+srv://ann:h%40nter@cluster/shop", "h%40nter"),
+    ("https://x.blob.core.windows.net/c?sv=2022&sig=" + "aB3" * 14 + "%3D", "aB3aB3"),
+    ("machine example.org login ann password hunter2", "hunter2"),
+    ("Cookie: theme=dark; sessionid=aB3dE6gH9jK2mN5pQ8", "aB3dE6gH9"),
+    ("'Set-Cookie': 'sid=aB3dE6gH9jK2mN5pQ8; Path=/'", "aB3dE6gH9"),
+    ("sshpass -p hunter2 ssh example.org", "hunter2"),
+    ("mysql -uroot -phunter2 shop", "hunter2"),
+    ("docker login -u ann -p hunter2 example.org", "hunter2"),
     (f"https://{KEY}@example.org/ann/app.git", KEY),
 ]
 ORDINARY = [
@@ -88,6 +117,12 @@ ORDINARY = [
     "max_tokens: 4096, input_tokens: 123456789012",
     "the secret of success: hard work",
     "tokens: list[str] = []",
+    "login ann, then a password prompt: it waits",
+    "mysql -p shop < dump.sql && mysql -u root -p",
+    "Cookie: theme=dark; lang=en",
+    "cookie: string = document.cookie",
+    "key-value pairs, a pul-sar, secret_name, the sbp_ prefix, r8_000",
+    "sshpass -p $PASS ssh example.org",
     "The tokenizer: it splits words; the keyboard = new",
     "http://localhost:8080/find?mail=ann@example.org",
     "git clone git@github.com:ann/app.git && git clone ssh://git@github.com/ann/app",
@@ -161,6 +196,12 @@ PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nZm9v\n-----END RSA PRI
 )
 def test_pem_blocks_are_redacted(text: str, cleaned: str) -> None:
     assert clean_text(text) == cleaned
+
+
+@pytest.mark.parametrize("name", ["name", "key"])
+def test_a_value_beside_its_name_is_redacted(name: str) -> None:
+    given = [{name: "DB_PASSWORD", "value": "hunter2"}, {name: "EDITOR", "value": "hunter2"}]
+    assert clean(given) == [{name: "DB_PASSWORD", "value": REDACTED}, given[1]]
 
 
 def test_values_are_cleaned_with_their_names_and_their_keys() -> None:

@@ -21,10 +21,26 @@ PEM_BEGIN, PEM_END = "-----BEGIN ", "-----END "
 DASHES = "-----"
 WITH_UNDERSCORE = (
     "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "_pat_", "_live_", "_test_", "npm_", "hf_", "rv_", "_v1_", "pat_",
-    "whsec_",
+    "whsec_", "gsk_", "r8_", "lsv2_", "_api_", "ntn_", "secret_", "figd_", "sbp_", "glsa_", "sntrys_",
+    "rubygems_", "pscale_",
 )  # fmt: skip
-WITH_HYPHEN = ("sk-", "glpat-", "xox", "xapp-", "pypi-", "GOCSPX-", "AGE-", "-----BEGIN")
-NAMES = ("passw", "passphrase", "pwd", "secret", "token", "key", "credential", "authorization", "_pass")
+WITH_HYPHEN = (
+    "sk-", "glpat-", "xox", "xapp-", "pypi-", "GOCSPX-", "AGE-", "-----BEGIN", "xai-", "pplx-", "tvly-",
+    "NRAK-", "pul-", "key-", "HRKU-",
+)  # fmt: skip
+NAMES = (
+    "passw",
+    "cookie",
+    "sig=",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "key",
+    "credential",
+    "authorization",
+    "_pass",
+)
 HAN_NAMES = ("密码", "口令", "密钥", "令牌")
 
 
@@ -41,6 +57,12 @@ def has_hints(text: str) -> bool:  # noqa: PLR0911  each return ends the search 
     if (
         "ya29." in text
         or "dapi" in text
+        or "hvs." in text
+        or "dp.pt." in text
+        or "ATATT3" in text
+        or "sshpass" in text
+        or "mysql" in text
+        or "docker login" in text
         or "hooks.slack" in text
         or "earer " in text
         or "assw" in text
@@ -105,12 +127,15 @@ class Cleaner:
 
     def _object(self, value: dict[Any, Any], depth: int) -> dict[Any, Any]:
         cleaned = {}
+        named = value.get("name", value.get("key"))  # such as {"name": "API_KEY", "value": "…"}
         for name, part in value.items():
             if self._is_full():
                 break
             key = self._text(name, "")[0] if isinstance(name, str) else name
             if isinstance(part, str) and isinstance(name, str):
-                cleaned[key] = self._named(name, part)
+                cleaned[key] = self._named(
+                    named if name == "value" and isinstance(named, str) else name, part
+                )
             else:
                 cleaned[key] = self.clean(part, depth + 1)
         return cleaned

@@ -66,6 +66,31 @@ PREFIXES = (
     ("dckr_pat_", URL_SAFE, 20),
     ("shpat_", ALNUM, 30),
     ("AGE-SECRET-KEY-1", CAPITAL + DIGITS, 40),
+    ("gsk_", ALNUM, 40),
+    ("xai-", ALNUM, 40),
+    ("r8_", ALNUM, 36),
+    ("pplx-", ALNUM, 40),
+    ("tvly-", URL_SAFE, 28),
+    ("lsv2_pt_", ALNUM + "_", 32),
+    ("lsv2_sk_", ALNUM + "_", 32),
+    ("lin_api_", ALNUM, 32),
+    ("ntn_", ALNUM, 40),
+    ("secret_", ALNUM, 43),
+    ("figd_", URL_SAFE, 36),
+    ("sbp_", DIGITS + "abcdef", 40),
+    ("hvs.", URL_SAFE, 24),
+    ("dp.pt.", ALNUM, 40),
+    ("glsa_", ALNUM + "_", 32),
+    ("sntrys_", URL_SAFE + "+/=", 40),
+    ("NRAK-", CAPITAL + DIGITS, 27),
+    ("rubygems_", DIGITS + "abcdef", 48),
+    ("pscale_tkn_", URL_SAFE + ".", 32),
+    ("pscale_pw_", URL_SAFE + ".", 32),
+    ("pul-", DIGITS + "abcdef", 40),
+    ("key-", DIGITS + "abcdef", 32),
+    ("HRKU-", URL_SAFE, 36),
+    ("ATATT3", URL_SAFE + "=", 100),
+    ("sig=", ALNUM + "%", 40),  # the signature in an address of Azure
     ("rv_", URL_SAFE, 56),  # our own keys of the API
 )
 """How a key of a known provider begins, what it consists of, and how many characters follow at least."""
@@ -90,6 +115,8 @@ ORDINARY = frozenset(
     }
 )  # fmt: skip
 """Values that are no secret whatever their name is."""
+WITH_PASSWORD = {"sshpass": False, "docker login": False, "mysql": True}
+"""Commands that take a password with `-p`, and whether it must follow at once."""
 OTHER_WORDS = ("password", "passwd", "secret", "token", "_key", "apikey", "credential")
 QUOTES = "\"'`"
 SPECIAL = frozenset("!@#$%^&*+=~?|/")
@@ -107,10 +134,12 @@ def redact(text: str) -> str:
             spans += _provider_keys(text, prefix, letters, least)
     if "eyJ" in text:
         spans += _web_tokens(text)
-    if "authorization" in lower or "bearer " in lower:
-        spans += _in_headers(text, lower)
-    if "curl" in lower:
-        spans += _curl_users(text, lower)
+    for word in ("authorization", "bearer "):
+        spans += _in_headers(text, lower, word)
+    spans += _cookies(text, lower)
+    spans += _curl_users(text, lower)
+    for command, is_tight in WITH_PASSWORD.items():
+        spans += _options(text, command, is_tight=is_tight)
     for name in (*PASSWORD_NAMES, *OTHER_NAMES):
         if name in lower:
             spans += _assigned(text, lower, name)
@@ -178,24 +207,38 @@ def _web_tokens(text: str) -> Iterator[Span]:
         at = text.find("eyJ", end)
 
 
-def _in_headers(text: str, lower: str) -> Iterator[Span]:
-    """Tokens behind `Authorization:` and behind `Bearer`."""
-    for word in ("authorization", "bearer "):
-        at = lower.find(word)
-        while at >= 0:
-            start = at + len(word)
-            if word == "authorization":
-                start = _behind_separator(text, _skip(text, start, "\\\"'`] \t", 8), ":=,")
-                start = _skip(text, start, "\\\"'` \t", 8)
-                scheme = _run(text, start, LETTERS + "-", 24)
-                if text[scheme : scheme + 1] in {" ", "\t"}:
-                    start = _skip(text, scheme, " \t", 8)
-            end = _run(text, start, BASE64 + "~", WINDOW)
-            token = text[start:end]
-            if len(token) >= 8 and (len(token) >= 16 or set(token) & set(DIGITS)):
-                end = _run(text, end, BASE64 + "~")
-                yield start, end
-            at = lower.find(word, max(at + len(word), start))
+def _in_headers(text: str, lower: str, word: str) -> Iterator[Span]:
+    """Tokens behind `Authorization:` or behind `Bearer`."""
+    at = lower.find(word)
+    while at >= 0:
+        start = at + len(word)
+        if word == "authorization":
+            start = _behind_separator(text, _skip(text, start, "\\\"'`] \t", 8), ":=,")
+            start = _skip(text, start, "\\\"'` \t", 8)
+            scheme = _run(text, start, LETTERS + "-", 24)
+            if text[scheme : scheme + 1] in {" ", "\t"}:
+                start = _skip(text, scheme, " \t", 8)
+        end = _run(text, start, BASE64 + "~", WINDOW)
+        token = text[start:end]
+        if len(token) >= 8 and (len(token) >= 16 or set(token) & set(DIGITS)):
+            end = _run(text, end, BASE64 + "~")
+            yield start, end
+        at = lower.find(word, max(at + len(word), start))
+
+
+def _cookies(text: str, lower: str) -> Iterator[Span]:
+    """The values of `Cookie:` and `Set-Cookie:` that look as if a machine had made them."""
+    at = lower.find("cookie")
+    while at >= 0:
+        start = end = _skip(text, at + len("cookie"), "\\\"'", 3)
+        if text[start : start + 1] == ":":
+            start = _skip(text, start + 1, " \\\"'", 8)
+            end = _until(text, start, "\r\n\"'`\\", start + 4096)
+        while (equals := text.find("=", start, end)) >= 0:
+            start = _until(text, equals, "; \t", end)
+            if _looks_random(text[equals + 1 : min(start, equals + 1 + WINDOW)]):
+                yield equals + 1, start
+        at = lower.find("cookie", max(end, at + 1))
 
 
 # -- passwords in URLs and commands ----------------------------------------------------------------------
@@ -247,6 +290,21 @@ def _curl_users(text: str, lower: str) -> Iterator[Span]:
                 if colon >= 0 and password and not _is_placeholder(password):
                     yield colon + 1, end
         at = lower.find("curl", line)
+
+
+def _options(text: str, command: str, *, is_tight: bool) -> Iterator[Span]:
+    """The password behind `-p` in the line of a command."""
+    at = text.find(command)
+    while at >= 0:
+        line = _until(text, at, "\r\n", min(len(text), at + 2048))
+        start = text.find(" -p", at, line)
+        if start >= 0:
+            start = _skip(text, start + 3, "\\\"'" if is_tight else " \\\"'", 8)
+            end = _until(text, start, " \t\r\n\\\"'", line)
+            password = text[start:end]
+            if password and password[0] != "-" and not _is_placeholder(password):
+                yield start, end
+        at = text.find(command, line)
 
 
 # -- secrets that have a name ----------------------------------------------------------------------------
@@ -322,6 +380,9 @@ def _behind_word(text: str, lower: str, at: int, after: int) -> int:
     for word in (" is ", " was ", "是", "为", "是\uff1a", " 是 "):
         if lower.startswith(word, after):
             return after + len(word)
+    before = lower[max(0, at - 160) : at]
+    if text[after : after + 1] in {" ", "\t"} and "machine " in before and "login " in before:
+        return after + 1  # in .netrc
     start = at
     while start and at - start < 24 and text[start - 1] in URL_SAFE:
         start -= 1
