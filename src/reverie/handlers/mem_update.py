@@ -70,12 +70,15 @@ async def mem_update(messages: list[Message], ctx: Context) -> dict[Key, Done]:
 
 async def _ranked(queries: list[NotedQuery], ctx: Context, most: int) -> list[MemoryItem]:
     """The memories that fit the last queries best; later queries weigh more."""
+    weights: defaultdict[str, float] = defaultdict(float)
+    for age, asked in enumerate(queries):
+        weights[asked.query] += FADING**age
     scores: defaultdict[str, float] = defaultdict(float)
     items: dict[str, MemoryItem] = {}
-    for age, asked in enumerate(queries):
-        for hit in await ctx.memory.search(asked.query, limit=PER_QUERY):
+    for query, weight in weights.items():  # what was asked again is searched for once
+        for hit in await ctx.memory.search(query, limit=PER_QUERY):
             if hit.item.tier in TIERS:
-                scores[hit.item.id] += hit.score * FADING**age
+                scores[hit.item.id] += hit.score * weight
                 items[hit.item.id] = hit.item
     best = sorted(scores, key=lambda memory_id: (-scores[memory_id], memory_id))[:most]
     return [items[memory_id] for memory_id in best]
