@@ -15,8 +15,12 @@ import pytest
 
 from reverie import AsyncScheduler
 from reverie.capture.context_server import ContextServer
+from reverie.capture.hook_input import BadCallError
+from reverie.capture.hook_log import log_error
 from reverie.capture.protocol import LARGEST_FRAME, ask_context, socket_path
 from reverie.memory.sessions import SessionNote
+from reverie.observe.alert import Alert
+from reverie.observe.rules import BUDGET_SPENT
 from reverie.settings import load_settings
 from support.living import until
 
@@ -111,6 +115,32 @@ async def test_a_session_that_was_told_nothing_is_told_nothing_again(scheduler: 
     async with serving(scheduler):
         assert "Edited a.py" in json.loads(await ask(scheduler, context(source="startup")))["context"]
         assert json.loads(await ask(scheduler, context(source="resume")))["context"] == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_told"), [("breaker_open", True), (BUDGET_SPENT, True), ("pending", False)]
+)
+async def test_the_next_session_is_told_what_keeps_memory_from_working(
+    scheduler: AsyncScheduler, monkeypatch: pytest.MonkeyPatch, rule: str, is_told: bool
+) -> None:
+    alert = Alert(rule=rule, level="error", subject="mem_read", message="mem_read rests", remedy="Pay")
+
+    async def look() -> tuple[None, list[Alert]]:
+        return None, [alert]
+
+    monkeypatch.setattr(scheduler.runtime.watcher, "look", look)
+    async with serving(scheduler):
+        notice = json.loads(await ask(scheduler, context()))["notice"]
+    assert notice == ("Reverie: mem_read rests. Pay" if is_told else None)
+
+
+async def test_an_error_of_a_hook_is_told_to_the_next_session(scheduler: AsyncScheduler) -> None:
+    folder = str(scheduler.runtime.settings.data_dir)
+    log_error(folder, "Stop", BadCallError("the input is empty"), "the hook could not do its work")
+    log_error(folder, "Stop", TimeoutError(), "no context from a worker")
+    async with serving(scheduler):
+        notice = json.loads(await ask(scheduler, context()))["notice"]
+    assert notice == "Reverie: a hook failed: Stop: the hook could not do its work (the input is empty)"
 
 
 async def test_a_look_makes_the_ingester_look(scheduler: AsyncScheduler) -> None:

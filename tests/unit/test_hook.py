@@ -183,6 +183,9 @@ def test_nothing_is_captured_while_its_settings_cannot_be_read(home: HookHome, d
     assert home.run("Stop", REVERIE_DATA_DIR=str(home.data)) == b""
     assert home.records() == []
     assert "hook.json" in home.log()
+    told = json.loads(home.run("SessionStart", REVERIE_DATA_DIR=str(home.data)))
+    assert list(told) == ["systemMessage"]
+    assert "hook.json" in told["systemMessage"]
 
 
 # -- privacy and size ------------------------------------------------------------------------------------
@@ -507,6 +510,15 @@ def test_a_session_that_goes_on_is_told_the_same(home: HookHome) -> None:
     for source, told in (("startup", "now"), ("resume", "then"), ("compact", "then"), ("clear", "now")):
         output = home.run("SessionStart", home.input("SessionStart", source=source))
         assert json.loads(output)["hookSpecificOutput"]["additionalContext"] == told
+
+
+def test_problems_are_told_without_a_worker_too(home: HookHome) -> None:
+    assert home.run("SessionStart") == b""
+    home.run("Stop", b"no json")
+    told = json.loads(home.run("SessionStart"))
+    assert "the input is no JSON" in told["systemMessage"]
+    assert "context" not in home.records()[0]
+    assert home.run("UserPromptSubmit") == b""
 
 
 def test_an_empty_answer_prints_nothing_and_a_resumed_session_gets_it_again(home: HookHome) -> None:

@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from reverie.capture.worker_start import LOCK
+from reverie.capture.worker_start import ERRORS, LOCK, start_problem
 from reverie.version import __version__
 from support.hooks import PROGRAM, HookHome
 from support.living import is_gone, wait_until
@@ -221,6 +222,21 @@ def test_a_python_that_cannot_be_started(home: HookHome, python: str) -> None:
     home.run("Stop")
     assert len(home.records()) == 1
     assert "the worker could not be started" in home.log()
+
+
+def test_the_next_session_is_told_why_the_worker_does_not_start(home: HookHome, tmp_path: Path) -> None:
+    bad = tmp_path / "config" / "reverie" / "reverie.yaml"
+    home.settings()
+    bad.write_text("capture: {hook_max_bytes: -1}")
+    home.run("Stop")
+    wait_until(lambda: start_problem(str(home.data)) != [])
+    told = json.loads(home.run("SessionStart"))["systemMessage"]
+    assert "the worker does not start" in told
+    assert "capture.hook_max_bytes = -1" in told
+    assert home.run("Stop") == b""
+    old = time.time() - 2 * 24 * 3600
+    os.utime(home.data / ERRORS, (old, old))
+    assert home.run("SessionStart") == b""
 
 
 def test_a_process_limit(home: HookHome) -> None:

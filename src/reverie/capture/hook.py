@@ -64,6 +64,8 @@ def _handle(words: list[str], settings: HookSettings) -> None:
     if len(words) != 2 or words[0] not in AGENTS:
         raise BadCallError(f"the command line is not <agent> <event> with one of {sorted(AGENTS)}")
     if settings.problem:
+        if words[1] == "SessionStart":
+            _print(words[1], "", f"Reverie: {settings.problem}")
         raise BadCallError(settings.problem)
     agent, event = words
     if settings.enabled and event in KEPT_EVENTS:
@@ -98,7 +100,7 @@ class _Hook:
         self._keep(fields, cut, answer)
         self._tell_worker()
         if answer is not None:
-            self._print(answer)
+            _print(self.event, answer.context, answer.notice)
         if self.settings.start_worker:
             self._start_worker()
 
@@ -115,7 +117,7 @@ class _Hook:
 
     # -- context ----------------------------------------------------------------------------------------
 
-    def _context(self, fields: dict[str, Any]) -> Answer | None:
+    def _context(self, fields: dict[str, Any]) -> Answer:
         """The worker's answer within the budget, else the block that the worker has left in a file."""
         from reverie.capture.protocol import LONGEST_PROMPT, Answer, ask_context
 
@@ -134,8 +136,15 @@ class _Hook:
             return ask_context(self.settings.data_dir, question, self.settings.context_budget_ms / 1000)
         except (OSError, ValueError) as error:
             _log(self.settings, self.event, error, "no context from a worker")
-        block = self._block(question)
-        return None if block is None else Answer(block)
+        return Answer(self._block(question), self._notice() if self.event == "SessionStart" else None)
+
+    def _notice(self) -> str | None:
+        """What a person must know of; a worker that answers says it itself."""
+        from reverie.capture.hook_log import recent_problems
+        from reverie.capture.worker_start import start_problem
+
+        lines = [*start_problem(self.settings.data_dir), *recent_problems(self.settings.data_dir)]
+        return "Reverie: " + "\n".join(lines) if lines else None
 
     def _block(self, question: dict[str, Any]) -> str | None:
         from reverie.capture.protocol import LONGEST_CONTEXT, block_path, session_block
@@ -164,25 +173,6 @@ class _Hook:
                 os.close(file)
         return None
 
-    def _print(self, answer: Answer) -> None:
-        from reverie.capture.plain_json import encode
-
-        output: dict[str, Any] = {}
-        if answer.context:
-            output["hookSpecificOutput"] = {
-                "hookEventName": self.event,
-                "additionalContext": answer.context,
-            }
-        if answer.notice:
-            output["systemMessage"] = answer.notice
-        if output:
-            data = encode(output, ascii_only=True).encode()
-            try:
-                while data:
-                    data = data[os.write(1, data) :]
-            except OSError:
-                pass  # the agent does not listen
-
     # -- what is kept -----------------------------------------------------------------------------------
 
     def _keep(self, fields: dict[str, Any], cut: list[str], answer: Answer | None) -> None:
@@ -200,8 +190,9 @@ class _Hook:
             "project": {"name": self.project.name, "keys": self.project.keys},
             "cwd": self.cwd,
         }
-        if answer is not None and (answer.context or self.event == "SessionStart"):
-            record["context"] = answer.context
+        context = None if answer is None else answer.context
+        if context or (context is not None and self.event == "SessionStart"):
+            record["context"] = context
         if cut:
             record["cut"] = cut
         record["input"] = fields
@@ -229,6 +220,24 @@ class _Hook:
             start_if_needed(self.settings.data_dir, self.settings.python)
         except (OSError, ValueError) as error:
             _log(self.settings, self.event, error, "the worker could not be started")
+
+
+def _print(event: str, context: str | None, notice: str | None) -> None:
+    """Answer the agent: context for it, and a notice for the person."""
+    from reverie.capture.plain_json import encode
+
+    output: dict[str, Any] = {}
+    if context:
+        output["hookSpecificOutput"] = {"hookEventName": event, "additionalContext": context}
+    if notice:
+        output["systemMessage"] = notice
+    if output:
+        data = encode(output, ascii_only=True).encode()
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:
+            pass  # the agent does not listen
 
 
 def _open_streams() -> None:

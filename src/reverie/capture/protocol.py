@@ -53,11 +53,11 @@ class AnswerError(ValueError):
 
 
 class Answer:
-    """What a worker has answered: context for the agent, and a notice for the person."""
+    """Context for the agent, and a notice for the person. No context (None): nobody knows what it is."""
 
     __slots__ = ("context", "notice")
 
-    def __init__(self, context: str = "", notice: str | None = None) -> None:
+    def __init__(self, context: str | None = "", notice: str | None = None) -> None:
         self.context = context
         self.notice = notice
 

@@ -14,9 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["start_if_needed"]
+__all__ = ["start_if_needed", "start_problem"]
 
 LOCK = "worker.starting"
+ERRORS = "worker-start.log"
+"""What the last start has complained of: nobody sees what a process in the background prints."""
+RECENT_S = 24 * 3600
+LARGEST_LOG = 4096
 AGAIN_S = 10.0
 """Seconds between two starts of a worker that does not come up, and between two restarts."""
 LARGEST_FILE = 1024 * 1024
@@ -47,6 +51,24 @@ def start_if_needed(data_dir: str, python: str) -> None:
         _spawn(data_dir, python, command, lock)
     finally:
         os.close(lock)
+
+
+def start_problem(data_dir: str) -> list[str]:
+    """Why the worker could not be started lately, in one line; empty if it could."""
+    try:
+        file = os.open(os.path.join(data_dir, ERRORS), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return []
+    try:
+        if time.time() - os.fstat(file).st_mtime > RECENT_S:
+            return []
+        text = os.read(file, LARGEST_LOG).decode(errors="replace")
+    except OSError:
+        return []
+    finally:
+        os.close(file)
+    _, found, reason = text.partition("error: ")
+    return [f"the worker does not start: {' '.join(reason.split())[:1000]}"] if found else []
 
 
 def _is_held(path: str) -> bool:
@@ -94,10 +116,11 @@ def _spawn(data_dir: str, python: str, command: str, lock: int) -> None:
         except OSError:
             pass  # the descriptor of this listing
     os.set_inheritable(lock, True)  # noqa: FBT003
-    null = os.devnull
+    errors = os.path.join(data_dir, ERRORS)
     streams: list[Any] = [
-        (os.POSIX_SPAWN_OPEN, number, null, os.O_RDONLY if number == 0 else os.O_WRONLY, 0)
-        for number in range(3)
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
     ]
     words = [python, "-P", "-m", "reverie", "worker", command]
     try:
