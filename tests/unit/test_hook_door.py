@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from reverie import AsyncScheduler
 from reverie.capture.context import ContextComposer
 from reverie.capture.protocol import LONGEST_CONTEXT
 from reverie.errors import InvalidMessageError
+from reverie.observe.events import EventName
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.spooling import damaged, waiting
 
 KEYS = ["remote:host/ann/app", "folder:/home/ann/app"]
-Told = Callable[..., None]
+Look = Callable[[], Awaitable[tuple[list[Any], list[str]]]]
 
 
 class Agent:
@@ -61,6 +62,22 @@ class Agent:
     async def texts(self, cube: str | None = None, **chosen: Any) -> list[str]:
         page = await self.scheduler.memory.page(user_id="ann", mem_cube_id=cube, **chosen)
         return [item.text for item in page.items]
+
+
+@pytest.fixture
+def look(agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Look:
+    """One look at all sessions; the answer is its events, and the names of its warnings."""
+
+    async def look() -> tuple[list[Any], list[str]]:
+        events: list[Any] = []
+        monkeypatch.setattr(agent.scheduler.runtime.bus, "publish", events.extend)
+        caplog.clear()
+        await agent.scheduler.runtime.session_watcher.look()
+        warnings = [line.message.partition(" ")[0] for line in caplog.records if line.levelname == "WARNING"]
+        assert {event.event for event in events} <= {EventName.SESSION}
+        return [(event.item_id, event.status, event.error) for event in events], warnings
+
+    return look
 
 
 @pytest.fixture
@@ -257,6 +274,34 @@ async def test_sessions_without_hooks_time_out_and_come_back(agent: Agent) -> No
     agent.hook("PostToolUse", tool_name="Read", tool_input={"file_path": "/a"})
     await agent.work()
     assert await agent.status() == "active"
+
+
+async def test_a_session_of_which_nothing_but_the_begin_is_heard_times_out_too(
+    agent: Agent, look: Look
+) -> None:
+    agent.hook("SessionStart", source="startup")
+    await agent.work(3601)
+    assert await agent.status() == "created"
+    events, warnings = await look()
+    assert (events, warnings) == ([("s", "failed", "timeout")], ["session.timeout"])
+    assert await agent.status() == "failed"
+
+
+async def test_an_end_that_takes_long_is_reported_once_and_reached_all_the_same(
+    agent: Agent, look: Look
+) -> None:
+    agent.hook("UserPromptSubmit", prompt="go")
+    agent.hook("SessionEnd", reason="other")
+    await agent.scheduler.runtime.ingester.look()
+    agent.clock.advance(29)
+    assert await look() == ([], [])
+    agent.clock.advance(2)
+    assert await look() == ([("s", "active", "slow_end")], ["session.slow_end"])
+    assert await look() == ([], [])
+    agent.clock.advance(7200)
+    assert await look() == ([], []), "a session that has ended has not timed out"
+    await agent.work()
+    assert await agent.status() == "completed"
 
 
 async def test_python_captures_the_same(agent: Agent) -> None:
