@@ -193,7 +193,8 @@ async def test_a_search_shows_memories_and_preferences(api: OpenMem) -> None:
     assert found["preference_note"]
     assert (await api.search("tea", include_preference=False))["preference_detail_list"] == []
     assert (await api.search("tea", preference_limit_number=0))["preference_note"] == ""
-    assert await api.ask("get/memory/t") == memory
+    moved = {"memory_type": "WorkingMemory", "update_time": 0}  # the searches may have moved it meanwhile
+    assert await api.ask("get/memory/t") | moved == memory | moved
     page = await api.ask("get/memory", {"user_id": "ann"})
     assert [detail["id"] for detail in page["preference_detail_list"]] == ["p"]
     page = await api.ask("get/memory", {"user_id": "ann", "include_preference": False})
