@@ -132,9 +132,8 @@ def _write_completions(step: Step, settlements: Sequence[Settlement]) -> None:
     effects = [(one.claim.message, one.effects, one.prepared) for one in settlements if one.effects]
     if effects and step.apply_effects is not None:
         step.apply_effects(step.connection, effects, step.now)
-    for settlement in settlements:
-        if settlement.follow_ups:
-            insert(step, settlement.follow_ups)
+    if follow_ups := [message for one in settlements for message in one.follow_ups]:
+        insert(step, follow_ups)
 
 
 class _StaleClaimError(Exception):

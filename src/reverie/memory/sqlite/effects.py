@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,6 +171,10 @@ class EffectStep:
     def note_version(self, seq: int) -> None:
         """Remember the version of an item that is about to be changed."""
         ((memory_id, version),) = self.rows("id_of", seq=seq)
+        self.note_changed(memory_id, version)
+
+    def note_changed(self, memory_id: str, version: int) -> None:
+        """Remember that an item of this version is changed."""
         self._changed.setdefault(memory_id, version)
 
     def check_known(self, *memory_ids: str) -> None:
@@ -363,11 +368,55 @@ def supersede(step: EffectStep, effect: Supersede) -> None:
     step.note("superseded", effect.memory_id, effect.successor)
 
 
-def move(step: EffectStep, effect: Move) -> None:
-    """Write the tier of an item."""
-    if effect.memory_id in step.unwritten:
+def move(step: EffectStep, effects: Sequence[Move]) -> None:
+    """Write the tiers of items, with few statements for all that do not go to or from the archive."""
+    places = _places_of(step, effects)
+    if places is None:
+        for effect in effects:
+            if effect.memory_id not in step.unwritten:
+                step.move(step.check_version(effect.memory_id, effect.version), effect.tier)
         return
-    step.move(step.check_version(effect.memory_id, effect.version), effect.tier)
+    step.rows("keep_versions", seqs=to_json([place.seq for place in places]), change="move")
+    moved = zip(places, effects, strict=True)
+    step.rows("move_all", moves=to_json([(place.seq, effect.tier) for place, effect in moved]))
+    counts: Counter[str] = Counter()
+    for place, effect in zip(places, effects, strict=True):
+        step.note_changed(effect.memory_id, place.version)
+        counts.update({effect.tier: 1})
+        counts.subtract({place.tier: 1})
+    step.index.count_all({(step.tenant, tier): count for tier, count in counts.items()})
+    for tier, count in counts.items():
+        if count > 0:
+            step.evict(step.tenant, tier)
+
+
+class _Place(NamedTuple):
+    """Where an item is that is to be moved."""
+
+    id: str
+    seq: int
+    version: int
+    tier: str
+
+
+def _places_of(step: EffectStep, effects: Sequence[Move]) -> list[_Place] | None:
+    """The places of the items in the order of the moves; None if they must be moved one by one.
+
+    That is so for one that is named twice, is deleted, superseded or not counted yet, has another version, or
+    goes to or from the archive, and for all moves of a pass of upkeep, which keeps each of them.
+    """
+    ids = [effect.memory_id for effect in effects]
+    if step.pass_log is not None or len(effects) == 1 or len(set(ids)) < len(ids):
+        return None
+    found = {place[0]: _Place(*place) for place in step.rows("places", ids=to_json(ids))}
+    if len(found) < len(ids) or step.unwritten.intersection(ids):
+        return None
+    places = [found[memory_id] for memory_id in ids]
+    fits = all(
+        ARCHIVE not in {place.tier, effect.tier} and place.version == effect.version
+        for place, effect in zip(places, effects, strict=True)
+    )
+    return places if fits else None
 
 
 def touch(step: EffectStep, effects: Sequence[Touch]) -> None:
@@ -431,7 +480,7 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})
 """Kinds whose effects wait until many of them can be written together."""
-TOGETHER = frozenset({Touch})
+TOGETHER = frozenset({Move, Touch})
 """Kinds whose writer takes a list of effects that follow each other."""
 
 

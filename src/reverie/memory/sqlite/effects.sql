@@ -62,6 +62,11 @@ WHERE seq = :seq
 INSERT OR REPLACE INTO memory_versions (user_id, id, version, text, kind, tier, change, changed_at_epoch)
 SELECT user_id, id, version, text, kind, tier, :change, :now FROM memory_items WHERE seq = :seq
 
+-- name: keep_versions
+INSERT OR REPLACE INTO memory_versions (user_id, id, version, text, kind, tier, change, changed_at_epoch)
+SELECT i.user_id, i.id, i.version, i.text, i.kind, i.tier, :change, :now
+FROM json_each(:seqs) AS given CROSS JOIN memory_items AS i ON i.seq = given.value
+
 -- name: revise
 UPDATE memory_items
 SET text = coalesce(:text, text), kind = coalesce(:kind, kind), title = coalesce(:title, title),
@@ -124,6 +129,16 @@ WHERE seq = :seq
 
 -- name: move
 UPDATE memory_items SET tier = :tier, version = version + 1, updated_at_epoch = :now WHERE seq = :seq
+
+-- name: places
+-- Items that are counted in their tier: id, seq, version, tier.
+SELECT i.id, i.seq, i.version, i.tier
+FROM json_each(:ids) AS given CROSS JOIN memory_items AS i ON i.user_id = :user_id AND i.id = given.value
+WHERE i.project_id = :project_id AND i.superseded_by IS NULL AND i.tenant IS NOT NULL
+
+-- name: move_all
+UPDATE memory_items SET tier = given.value ->> 1, version = version + 1, updated_at_epoch = :now
+FROM json_each(:moves) AS given WHERE memory_items.seq = given.value ->> 0
 
 -- name: least_worth
 SELECT seq FROM memory_items WHERE tenant = :tenant AND tier = :tier AND worth_epoch IS NOT NULL
