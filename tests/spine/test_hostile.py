@@ -166,7 +166,9 @@ def test_a_server_says_that_hanging_calls_stop_sync_labels_and_its_remedy_works(
 POST = b"POST /product/search HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 HALF_SENT = {
     "nothing": (b"", 408),
+    "no HTTP": (b"xyz", 400),
     "headers": (POST, 408),
+    "headers without an end": (POST + b"x-more: " + b"y" * 70_000, 431),
     "body": (POST + b"content-length: 100\r\n\r\n{", 408),
     "chunks": (POST + b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n", 408),
     "body that nobody reads": (
@@ -194,7 +196,7 @@ async def test_connections_that_send_half_a_request_are_closed(place: Place) -> 
                             break
                         answer += part
                         reading = asyncio.ensure_future(reader.read(65_536))
-                    elif b"chunked" not in sent:
+                    elif sent and b"chunked" not in sent:
                         writer.write(b"x")
             writer.close()
             return answer

@@ -1,11 +1,11 @@
-"""HTTP over one connection, with a time limit for each request to arrive."""
+"""HTTP over one connection, with limits for each request: the time to arrive, and the size of its headers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -14,17 +14,30 @@ __all__ = ["timed_protocol"]
 
 MARGIN_S = 2.0
 """Seconds in which a request whose body is late can be answered before its connection is closed."""
+MOST_HEAD_BYTES = 64 * 1024
+"""The most bytes of the first line and the headers of a request."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class TimedProtocol(H11Protocol):
+class _Part(Enum):
+    """What of a request is expected next."""
+
+    HEAD = "the first line and the headers"
+    BODY = "the body"
+    NOTHING = "nothing: the whole request has come"
+
+
+class TimedProtocol(HttpToolsProtocol):
     """Closes a connection whose headers or body take too long. uvicorn limits only the pause between them."""
 
     timeout_s: ClassVar[float]
     """Seconds for the headers, and again for the body."""
-    _state: Any = None
-    """What the client was sending when the timer was set."""
+    _expected = _Part.HEAD
+    _timed: _Part | None = None
+    """The part for which the timer was set; None before the connection is made."""
     _timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
@@ -34,11 +47,32 @@ class TimedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take in a part of a request."""
         super().data_received(data)
+        if self._expected is _Part.HEAD:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse(TOO_LARGE)
         self._watch()
 
+    def on_message_begin(self) -> None:
+        """Expect the headers of a request whose first bytes have come."""
+        super().on_message_begin()
+        self._expected = _Part.HEAD
+
+    def on_headers_complete(self) -> None:
+        """Expect the body."""
+        super().on_headers_complete()
+        self._expected, self._head_bytes = _Part.BODY, 0
+
+    def on_message_complete(self) -> None:
+        """Expect nothing until the request is answered."""
+        super().on_message_complete()
+        self._expected = _Part.NOTHING
+
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request."""
+        """Begin to wait for the next request, unless it has come already."""
         super().on_response_complete()
+        if self._is_answered and self._expected is _Part.NOTHING:
+            self._expected = _Part.HEAD
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -46,16 +80,20 @@ class TimedProtocol(H11Protocol):
         self._stop_timer()
         super().connection_lost(exc)
 
+    @property
+    def _is_answered(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
     def _watch(self) -> None:
         """Set the timer when the client begins to send headers or a body, and end it when all has come."""
-        state = self.conn.their_state
-        if state is self._state:
+        if self._expected is self._timed:
             return
         self._stop_timer()
-        self._state = state
-        if state is h11.IDLE:
+        self._timed = self._expected
+        if self._expected is _Part.HEAD:
             self._timer = self.loop.call_later(self.timeout_s, self._late)
-        elif state is h11.SEND_BODY:
+        elif self._expected is _Part.BODY:
             self._timer = self.loop.call_later(self.timeout_s + MARGIN_S, self._late)
 
     def _stop_timer(self) -> None:
@@ -65,11 +103,15 @@ class TimedProtocol(H11Protocol):
 
     def _late(self) -> None:
         if not self.transport.is_closing():
-            if self._state is h11.IDLE and self.conn.our_state is h11.IDLE:
-                self.transport.write(LATE)
-            self.transport.close()
+            self._refuse(LATE if self._expected is _Part.HEAD else b"")
+
+    def _refuse(self, words: bytes) -> None:
+        """Close the connection; say why, if that is not in the middle of another answer."""
+        if words and self._is_answered:
+            self.transport.write(words)
+        self.transport.close()
 
 
-def timed_protocol(timeout_s: float) -> type[H11Protocol]:
+def timed_protocol(timeout_s: float) -> type[HttpToolsProtocol]:
     """Make the protocol with this time limit."""
     return type("TimedProtocol", (TimedProtocol,), {"timeout_s": timeout_s})
