@@ -315,6 +315,8 @@ async def _submitted(
     messages: Sequence[Message],
     memory_ids: list[str] | None = None,
 ) -> Accepted:
+    for cube in {message.mem_cube_id for message in messages}:
+        await scheduler.runtime.door.check_project(reach.user_id, cube)
     receipts = await scheduler.runtime.intake.submit(messages, spools=reach.spools)
     is_spooled = any(receipt.status == "spooled" for receipt in receipts)
     return Accepted(
