@@ -124,11 +124,13 @@ def serve(
     Example: reverie serve --port 8080
     """
     with shown_errors():
+        from reverie.base.own_process import set_up_process
         from reverie.cli.reload import Reloader
         from reverie.cli.signals import Hangups
         from reverie.errors import redacted
         from reverie.server import serve as run_server
 
+        set_up_process()
         set_up_logs()
         scheduler = scheduler_of(url, app, runs=True)
         scheduler.runtime.command_line = shlex.join(["reverie", *sys.argv[1:]])

@@ -202,11 +202,11 @@ def _run(
     daemon: str | None = None,
 ) -> None:
     with shown_errors():
-        from reverie.base.heap import share_heaps
+        from reverie.base.own_process import set_up_process
         from reverie.cli.daemon.background import Background, tell_ready
         from reverie.runtime import Runtime
 
-        share_heaps()
+        set_up_process()
         set_up_logs()
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)  # what a handler prints appears at once

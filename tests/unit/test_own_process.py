@@ -1,4 +1,4 @@
-"""The heaps of a process with many threads."""
+"""What a process of our own is set to."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import ctypes, threading
-from reverie.base.heap import share_heaps
-share_heaps()
+from reverie.base.own_process import set_up_process
+set_up_process()
 library = ctypes.CDLL(None)
 together = threading.Barrier(8)
 def use():
