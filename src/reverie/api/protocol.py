@@ -10,6 +10,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 if TYPE_CHECKING:
     import asyncio
 
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
 __all__ = ["timed_protocol"]
 
 MARGIN_S = 2.0
@@ -83,7 +85,8 @@ class TimedProtocol(HttpToolsProtocol):
     @property
     def _is_answered(self) -> bool:
         """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
 
     def _watch(self) -> None:
         """Set the timer when the client begins to send headers or a body, and end it when all has come."""
