@@ -180,12 +180,8 @@ class EffectStep:
     def check_known(self, *memory_ids: str) -> None:
         """Refuse an effect that names an item which the tenant does not have."""
         wanted = set(memory_ids)
-        if self.rows("count_items", ids=to_json(list(wanted)))[0][0] != len(wanted):
+        if wanted and self.rows("count_items", ids=to_json(list(wanted)))[0][0] != len(wanted):
             raise ValueError(f"there is no memory {' or '.join(map(repr, memory_ids))} of this tenant")
-
-    def is_deleted(self, memory_id: str) -> bool:
-        """Whether an item with this id was deleted."""
-        return bool(self.rows("is_deleted", id=memory_id))
 
     def known(self, seq: int) -> Known:
         """An item, its tier and its successor. An item of an earlier version is indexed first."""
@@ -430,16 +426,19 @@ def touch(step: EffectStep, effects: Sequence[Touch]) -> None:
             step.move(seq, LONG_TERM)
 
 
-def link(step: EffectStep, effect: Link) -> None:
-    """Write a link between two items of the tenant."""
-    if {effect.source_id, effect.target_id} & step.unwritten:
+def link(step: EffectStep, effects: Sequence[Link]) -> None:
+    """Write links between items of the tenant, but none of an item that was deleted meanwhile."""
+    ids = {memory_id for effect in effects for memory_id in (effect.source_id, effect.target_id)}
+    deleted = step.unwritten.union(*step.rows("deleted_among", ids=to_json(list(ids))))
+    links = [effect for effect in effects if not {effect.source_id, effect.target_id} & deleted]
+    step.check_known(*(memory_id for one in links for memory_id in (one.source_id, one.target_id)))
+    if step.pass_log is None:
+        rows = [(one.source_id, one.relation, one.target_id) for one in links]
+        step.rows("link_all", links=to_json(rows))
         return
-    if step.is_deleted(effect.source_id) or step.is_deleted(effect.target_id):
-        return  # deleted after the handler has read it
-    step.check_known(effect.source_id, effect.target_id)
-    bindings = {"source_id": effect.source_id, "relation": effect.relation, "target_id": effect.target_id}
-    if step.rows("link", **bindings):
-        step.note("linked", effect.source_id, effect.target_id, effect.relation)
+    for one in links:
+        if step.rows("link", source_id=one.source_id, relation=one.relation, target_id=one.target_id):
+            step.note("linked", one.source_id, one.target_id, one.relation)
 
 
 def delete(step: EffectStep, effect: Delete) -> None:
@@ -480,7 +479,7 @@ WRITERS: dict[type, Callable[[EffectStep, Any], None]] = {
 """Effect kind → its writer. A new kind of effect adds an entry."""
 COLLECTED = frozenset({Remember, Buffer})
 """Kinds whose effects wait until many of them can be written together."""
-TOGETHER = frozenset({Move, Touch})
+TOGETHER = frozenset({Link, Move, Touch})
 """Kinds whose writer takes a list of effects that follow each other."""
 
 

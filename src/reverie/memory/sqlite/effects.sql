@@ -170,6 +170,12 @@ INSERT INTO memory_links (user_id, source_id, relation, target_id, created_at_ep
 VALUES (:user_id, :source_id, :relation, :target_id, :now)
 ON CONFLICT DO NOTHING RETURNING 1
 
+-- name: link_all
+INSERT INTO memory_links (user_id, source_id, relation, target_id, created_at_epoch)
+SELECT :user_id, given.value ->> 0, given.value ->> 1, given.value ->> 2, :now FROM json_each(:links) AS given
+WHERE true
+ON CONFLICT DO NOTHING
+
 -- name: count_items
 SELECT count(*) FROM memory_items
 WHERE user_id = :user_id AND project_id = :project_id AND id IN (SELECT value FROM json_each(:ids))
@@ -215,5 +221,6 @@ DELETE FROM buffer_zone WHERE user_id = :user_id AND blob_id = :id
 -- name: bury_id
 INSERT INTO memory_tombstones (user_id, id, deleted_at_epoch) VALUES (:user_id, :id, :now) ON CONFLICT DO NOTHING
 
--- name: is_deleted
-SELECT 1 FROM memory_tombstones WHERE user_id = :user_id AND id = :id
+-- name: deleted_among
+SELECT t.id FROM json_each(:ids) AS given
+  CROSS JOIN memory_tombstones AS t ON t.user_id = :user_id AND t.id = given.value
