@@ -97,9 +97,7 @@ def _rates(scale: float, progress: Callable[[str], None]) -> dict[str, float]:
     users = [f"user-{number}" for number in range(max(2, round(TENANTS * scale)))]
     asked = max(2, round(QUERIES * scale))
     said = {user: list(turns_of(number, turns)) for number, user in enumerate(users)}
-    with _scheduler(
-        labels={"mem_update": {"min_idle_ms": 0}}
-    ) as scheduler:  # a lane that rests is not measured
+    with _scheduler() as scheduler:
         rates = {}
 
         def timed(label: str, messages: Iterable[Message], items: int) -> None:

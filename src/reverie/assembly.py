@@ -287,7 +287,6 @@ def new_registry(settings: Settings) -> Registry:
             level=entry.level or timed.level,
             timeout_s=entry.timeout_s or timed.timeout_s,
             max_attempts=entry.max_attempts or timed.max_attempts,
-            min_idle_ms=entry.min_idle_ms,
             backoff_s=timed.backoff_s,
             max_backoff_s=timed.max_backoff_s,
             credential=settings.llm.credential if entry.asks_model else None,

@@ -410,7 +410,7 @@ async def test_working_memory_follows_the_last_queries_and_keeps_its_limit(tmp_p
     for name in (*names, *names):
         await scheduler.submit("query", user_id="ann", content=name)
         await scheduler.runtime.drain()
-        clock.advance(10)  # the rest between two runs of mem_update
+        clock.advance(1)
     page = await scheduler.memory.page(user_id="ann", tiers=["working"])
     assert len(page.items) == 2
     assert "I drink juice every morning" in {item.text for item in page.items}

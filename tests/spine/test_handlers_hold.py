@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -65,7 +64,6 @@ class Product:
             "memory": {"url": f"sqlite:///{self.path}", "embedding": "none"},
             "scheduler": {"enabled": False},  # only the messages of the cases run
             "upkeep": {"similarity": 0.6},
-            "labels": {"mem_update": {"min_idle_ms": 0}},  # the clock of a process that dies is the real one
         }
         if model is not None:
             self.given["llm"] = {"preset": "custom", "url": model.url, "model": "tiny", "tries": 1}
@@ -112,7 +110,7 @@ class Product:
     def die(self, point: str) -> None:
         """Run what is ready in a process that kills itself at a step."""
         environment = {
-            f"REVERIE_{section}__{name}".upper(): json.dumps(value) if isinstance(value, dict) else str(value)
+            f"REVERIE_{section}__{name}".upper(): str(value)
             for section, fields in self.given.items()
             for name, value in fields.items()
         }

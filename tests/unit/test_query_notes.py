@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,24 @@ class Queue:
 
 async def test_notes_are_handed_over_in_their_order() -> None:
     assert await Queue().note("a", "b", "c") == ["a", "b", "c"]
+
+
+async def test_notes_of_a_burst_are_handed_over_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_notes, "REST_S", 60.0)
+    queue, times = Queue(), []
+    submit = queue.submit
+
+    async def count(messages: Sequence[Message]) -> None:
+        times.append(len(messages))
+        first.set()
+        await submit(messages)
+
+    first = asyncio.Event()
+    queue.notes = QueryNotes(count, queue.half_full)
+    queue.notes.note([Message(user_id="ann", label="query", content="a")])
+    await first.wait()
+    assert await queue.note("b", "c", "d") == ["a", "b", "c", "d"]
+    assert times == [1, 3]
 
 
 async def test_notes_are_dropped_while_the_queue_is_half_full_or_away() -> None:

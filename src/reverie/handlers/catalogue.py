@@ -60,8 +60,6 @@ class Builtin:
     """The level; None means the level of the label in `LABEL_LEVELS`."""
     timeout_s: float | None = None
     max_attempts: int | None = None
-    min_idle_ms: int | None = None
-    """How long a lane rests between two runs: messages that come meanwhile with one unique key run once."""
     asks_model: bool = False
     """Whether it asks the language model: while `llm.credential` is refused, its messages are not claimed."""
     role: Role = Role.USER
@@ -139,7 +137,6 @@ CATALOGUE: tuple[Builtin, ...] = (
         function=mem_update,
         batch=True,
         batch_size=1,
-        min_idle_ms=2000,  # a run searches for the last queries again: not after each query of a burst
         described=Described(
             input="`memory_ids` (may be left out)",
             example='{"memory_ids": ["moved.0"]}',

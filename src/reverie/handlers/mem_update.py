@@ -1,8 +1,8 @@
 """The handler of the label `mem_update`: working memory is what the last queries were about.
 
-It ranks the tenant's memories against the last queries and moves the best of them to the tier `working`; what
-is no longer among them goes back to `long_term`. It also indexes the memories that the message names, if the
-indexer has not come to them yet.
+It ranks the memories that were found for the last queries and moves the best of them to the tier `working`;
+what is no longer among them goes back to `long_term`. If the message names memories, it indexes them, if the
+indexer has not come to them yet. If no search has found some of these, it searches for the queries again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FADING = 0.85
 PER_QUERY = 10
 """How many memories each query may bring."""
 RANKED = 8
-"""How many of the last queries are searched for."""
+"""How many of the last queries count."""
 TIERS = ("working", "long_term")
 
 
@@ -52,7 +52,9 @@ async def mem_update(messages: list[Message], ctx: Context) -> dict[Key, Done]:
         await ctx.memory.index(asked.memory_ids)
     options: HandlerOptions = await ctx.options()
     queries: list[NotedQuery] = await ctx.memory.queries()
-    wanted = await _ranked(queries[:RANKED], ctx, options.working_limit)
+    found = {memory_id for noted in queries for memory_id in noted.found}
+    anew = not found.issuperset(asked.memory_ids)  # some may be newer than the searches
+    wanted = await _ranked(queries[:RANKED], ctx, options.working_limit, anew=anew)
     present: list[MemoryItem] = await ctx.memory.tier("working")
     kept = {item.id for item in wanted}
     moves = [
@@ -68,17 +70,20 @@ async def mem_update(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     return {message.key: Done(effects=moves if queries else [])}
 
 
-async def _ranked(queries: list[NotedQuery], ctx: Context, most: int) -> list[MemoryItem]:
-    """The memories that fit the last queries best; later queries weigh more."""
-    weights: defaultdict[str, float] = defaultdict(float)
-    for age, asked in enumerate(queries):
-        weights[asked.query] += FADING**age
+async def _ranked(queries: list[NotedQuery], ctx: Context, most: int, *, anew: bool) -> list[MemoryItem]:
+    """The memories that fit the last queries best; later queries weigh more, and so do better hits.
+
+    What a search has found is kept with its query. A query without that is searched for; `anew`: each one is.
+    """
+    searched: dict[str, tuple[str, ...]] = {}
     scores: defaultdict[str, float] = defaultdict(float)
-    items: dict[str, MemoryItem] = {}
-    for query, weight in weights.items():  # what was asked again is searched for once
-        for hit in await ctx.memory.search(query, limit=PER_QUERY):
-            if hit.item.tier in TIERS:
-                scores[hit.item.id] += hit.score * weight
-                items[hit.item.id] = hit.item
-    best = sorted(scores, key=lambda memory_id: (-scores[memory_id], memory_id))[:most]
-    return [items[memory_id] for memory_id in best]
+    for age, asked in enumerate(queries):
+        found = searched.get(asked.query) if anew or not asked.found else asked.found
+        if found is None:
+            hits = await ctx.memory.search(asked.query, limit=PER_QUERY)
+            found = searched[asked.query] = tuple(hit.item.id for hit in hits)
+        for place, memory_id in enumerate(found[:PER_QUERY]):
+            scores[memory_id] += FADING**age * (1 - place / PER_QUERY)
+    items = [item for item in await ctx.memory.items(list(scores)) if item.tier in TIERS]
+    present = [item for item in items if item.superseded_by is None]
+    return sorted(present, key=lambda item: (-scores[item.id], item.id))[:most]

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -32,6 +32,7 @@ from reverie.storage.file_system import refuse_network_file_system
 from reverie.storage.patience import Patience
 from reverie.storage.queries import load_migrations
 from reverie.storage.reserve import Reserve
+from reverie.storage.right_of_way import RightOfWay
 from reverie.storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ class Database:
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
         self._searchers = ThreadPool(SEARCHERS, "reverie-sqlite-searcher")
         self._upkeepers = ThreadPool(UPKEEP_READERS, "reverie-sqlite-upkeep")
+        self.right_of_way = RightOfWay()
+        """What searches have, and what long reads of upkeep give them between their steps."""
         self._reading: WeakSet[apsw.Connection] = WeakSet()
         self._local = threading.local()
         self._process: int | None = None
@@ -254,7 +257,8 @@ class Database:
                 return await self.write(limited)
             self._opened()
             pool = {"look": self._readers, "search": self._searchers, "upkeep": self._upkeepers}[purpose]
-            return await asyncio.wrap_future(pool.submit(partial(self._read, limited, purpose)))
+            with self.right_of_way if purpose == "search" else nullcontext():
+                return await asyncio.wrap_future(pool.submit(partial(self._read, limited, purpose)))
         except asyncio.CancelledError:
             limit.give_up()
             raise

@@ -64,7 +64,7 @@ class SqliteUpkeep:
         def job(connection: apsw.Connection) -> list[Similar]:
             with connection:  # one transaction: no item changes its place meanwhile
                 finder = _SimilarFinder(connection, tenant, self._embedder())
-                found = finder.find(memory_ids)
+                found = finder.find(memory_ids, self._database.right_of_way.give)
             return [one for one in found if (one.cosine or 0) >= least_cosine or one.overlap >= least_overlap]
 
         return await self._database.read(job, purpose="upkeep")
@@ -143,12 +143,14 @@ class _SimilarFinder:
         if embedder is not None and self._shelf is not None:
             self._blocks = connection.execute(SQL["blocks"], (self._shelf, embedder)).fetchall()
 
-    def find(self, memory_ids: Sequence[str]) -> list[Similar]:
-        """The items that resemble each of some items."""
-        if self._shelf is None:
-            return []
-        cards = self._cards("cards", ids=to_json(list(memory_ids)))
-        return [found for card in cards for found in self._of(card)]
+    def find(self, memory_ids: Sequence[str], between: Callable[[], None]) -> list[Similar]:
+        """The items that resemble each of some items; `between` is called before each of these."""
+        found: list[Similar] = []
+        if self._shelf is not None:
+            for card in self._cards("cards", ids=to_json(list(memory_ids))):
+                between()
+                found += self._of(card)
+        return found
 
     def _of(self, card: _Card) -> Iterator[Similar]:
         near = set(self._by_vector(card)) | set(self._by_words(card))
