@@ -41,7 +41,7 @@ REFUSED_BY_STORE = "bug: the effects could not be applied"
 REFUSED_BY_QUEUE = "bug: the answer could not be kept"
 GROUP_LIMIT = 500
 """The most settlements in one step."""
-LEAST_GROUP = 8
+LEAST_GROUP = 16
 """How many settlements a step may have in any case: each step waits for the disk."""
 STEP_S = 0.03
 """How long a step should take at most: others wait until it is written."""
