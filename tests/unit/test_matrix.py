@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 
 VOLATILE = re.compile(
     r'"(waited|elapsed)_seconds":[0-9.e-]+|"(timestamp|worker|instance_id)":"[^"]*"|s1_[\w-]{107}'
-    r'|ping - [^\n]*|"(task|item)_id":"[0-9a-f-]{36}(?=[@"])'
+    r'|ping - [^\n]*|"(task|item)_id":"[0-9a-f-]{36}(?=[@"])|"scheduled":(true|false)'
 )
-"""Parts of answers that differ each time: times of the real clock, names of workers, cursors, new ids."""
+"""Parts of answers that differ each time: times of the real clock, names of workers, cursors, new ids.
+
+So does whether a push has scheduled a run: the activity of earlier requests is noted after their answers.
+"""
 
 
 @dataclass(frozen=True)
