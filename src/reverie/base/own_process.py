@@ -11,7 +11,7 @@ __all__ = ["set_up_process"]
 M_ARENA_MAX = -8
 HEAPS = 2
 SWITCH_S = 0.002
-"""How long a thread may keep others from running Python code: by default 5 ms. Far less makes searches slower."""
+"""How long a thread may keep others from running Python code; by default 5 ms. Much less slows searches."""
 
 
 def set_up_process() -> None:
