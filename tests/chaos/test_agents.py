@@ -72,7 +72,7 @@ class Pace:
         self.slowest_s = 0.0
 
     def allow(self, calls: int) -> None:
-        """Let so many more hooks run, in whichever sessions."""
+        """Let `calls` more hooks run. Any session may take them."""
         self._allowed.release(calls)
 
     def play(self, of: Home, conversation: Conversation, count: int) -> None:
@@ -98,7 +98,7 @@ class Killer:
         self.while_starting = 0
 
     def kill(self, calls: int) -> None:
-        """Kill the worker while so many hooks run, or while it starts."""
+        """Kill the worker while `calls` hooks run, or while the worker starts."""
         self.home.let_start_again()
         if self.chance.random() < 0.25:
             self.pace.allow(calls)
@@ -111,7 +111,7 @@ class Killer:
         self._kill(worker)
 
     def upgrade(self, calls: int) -> None:
-        """Install another version while so many hooks run; one of them restarts the worker."""
+        """Install another version while `calls` hooks run; one of these restarts the worker."""
         self.home.let_start_again()
         self.pace.allow(calls - calls // 2)
         old = self.home.worker()
@@ -135,7 +135,7 @@ class Killer:
         wait_until_gone([pid])
 
     def _let_work(self, messages: int) -> None:
-        """Let the worker settle so many messages, or all that there are, or what it can in a moment."""
+        """Wait until the worker has settled `messages` messages or all, for two seconds at most."""
         until = time.monotonic() + self.chance.uniform(0, 2)
         before = self._settled()
         wait_until(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 OBSERVATIONS = 100_000
 PARTS = 10
-"""The memory is looked at after each of so many equal parts of the observations."""
+"""The observations come in ten equal parts; the memory is read after each part."""
 MOST_GROWTH = 1.5
 """The memory after all observations over that after the first part."""
 CACHES = 0 if SCALE == 1 else 128 * 1024 * 1024

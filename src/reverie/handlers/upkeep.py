@@ -50,7 +50,7 @@ class UpkeepInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The content of a message of upkeep. All fields may be left out."""
 
     interval_seconds: float | None = None
-    """The least window: what was changed so many seconds ago is looked at, whenever the last pass was."""
+    """The least window in seconds: later changes are looked at, whenever the last pass was."""
     pass_id: str | None = None
     """The id of the pass; by default the item_id of its first message."""
     since: int | None = None

@@ -60,7 +60,7 @@ async def run_until_stopped(
 
 
 async def _until_idle(runtime: Runtime, seconds: float) -> Literal[True]:
-    """Return when this process has settled nothing and heard no hook for so many seconds."""
+    """Return once this process has settled nothing and heard no hook for `seconds`."""
     seen: tuple[int, int] | None = None
     since = time.monotonic()
     while time.monotonic() - since < seconds:
