@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.defaults import shipped_settings
 from reverie import AsyncScheduler, Message
+from reverie.base.own_process import run_process, set_up_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,8 @@ LOOK_S = 0.002
 
 def main() -> None:
     mode, url, *rest = sys.argv[1:]
-    asyncio.run(serve(url, *rest) if mode == "serve" else drain(url, int(rest[0]), rest[1]))
+    set_up_process()
+    run_process(serve(url, *rest) if mode == "serve" else drain(url, int(rest[0]), rest[1]))
 
 
 async def serve(url: str, sections: str = "{}") -> None:

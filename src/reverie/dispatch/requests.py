@@ -343,6 +343,8 @@ class Desk:
 
     async def _read_items(self, request: ReadItems, claims: Collection[Claim]) -> list[MemoryItem]:
         _check_tenant(claims, request.user_id, request.mem_cube_id)
+        if not request.memory_ids:
+            return []
         return await self._store.items((request.user_id, request.mem_cube_id), request.memory_ids)
 
     async def _read_tier(self, request: ReadTier, claims: Collection[Claim]) -> list[MemoryItem]:

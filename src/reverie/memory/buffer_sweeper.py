@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from reverie.base.logs import get_logger
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reverie.base.clock import Clock
-    from reverie.memory.buffers import BufferSettings
+    from reverie.memory.buffers import BufferKey, BufferSettings
     from reverie.memory.interface import MemoryStore
     from reverie.message import Message
 
@@ -68,12 +69,14 @@ class BufferSweeper(LoopService):
         found = await self._store.full_buffers(
             tokens=settings.max_tokens, before=self._clock.now() - late_ms, limit=BUFFERS_AT_ONCE
         )
-        for state in found:
-            try:
-                await self._submit([read_message(state.key)])
-            except (QueueFullError, InvalidMessageError) as error:  # of this tenant: the others go on
-                log.warning("buffer.not_submitted", error=str(error), hint="tried again in the next sweep")
+        await asyncio.gather(*(self._ask_for_reading(state.key) for state in found))
         return len(found)
+
+    async def _ask_for_reading(self, key: BufferKey) -> None:
+        try:
+            await self._submit([read_message(key)])  # alone, because a refusal of this tenant hits no other
+        except (QueueFullError, InvalidMessageError) as error:
+            log.warning("buffer.not_submitted", error=str(error), hint="tried again in the next sweep")
 
     async def prune(self) -> int:
         """Remove rows that have been done for long; the answer is how many.

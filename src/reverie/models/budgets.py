@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -182,8 +183,9 @@ class Budgets:
         return account
 
     def _forget_idle(self) -> None:
-        for purse, account in list(self._accounts.items())[:-MOST_TENANTS]:
-            if not account.calls:
+        excess = max(0, len(self._accounts) - MOST_TENANTS)
+        for purse in list(islice(self._accounts, excess)):
+            if not self._accounts[purse].calls:
                 del self._accounts[purse]
 
     def _exhausted(self, purse: _Purse, day: str, what: str, spent: int, limit: int) -> BudgetError:

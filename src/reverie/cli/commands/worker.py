@@ -242,6 +242,7 @@ def _work(
     """Run handlers until the end; return whether a new process must go on with the work."""
     import asyncio
 
+    from reverie.base.own_process import run_process
     from reverie.cli.app import scheduler_of
     from reverie.cli.daemon.run import run_until_drained, run_until_stopped
     from reverie.cli.reload import Reloader
@@ -254,7 +255,7 @@ def _work(
         background.watch(scheduler)
         on_ready = background.ready
     if drain:
-        asyncio.run(run_until_drained(scheduler.asynchronous))
+        run_process(run_until_drained(scheduler.asynchronous))
         return False
     count = processes or scheduler.runtime.settings.worker.processes
     hangups, reloader = Hangups(), Reloader(scheduler.runtime)
@@ -270,7 +271,7 @@ def _work(
         return False
     start = partial(follow, reloader.reload)
     idle_exit_s = None if background is None else scheduler.runtime.settings.capture.worker_idle_exit_s
-    return asyncio.run(
+    return run_process(
         run_until_stopped(scheduler.asynchronous, lifeline, on_ready, start, idle_exit_s=idle_exit_s)
     )
 
