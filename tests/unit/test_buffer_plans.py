@@ -26,7 +26,7 @@ PLANS = {
     "not_held": r"INDEX sqlite_autoindex_buffer_zone_1 \(user_id=\? AND buffer_id=\?\)",
     "finish_rows": r"INDEX sqlite_autoindex_buffer_zone_1 \(user_id=\? AND buffer_id=\?\)",
     "state": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
-    "is_held": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
+    "taken": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
     "free_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
     "leave_own_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
     "give_up_lost_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",

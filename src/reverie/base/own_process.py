@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -38,6 +39,5 @@ def run_process(work: Coroutine[Any, Any, T]) -> T:
     """Run the work of the whole process on an event loop, the fastest there is on this system."""
     if sys.platform == "win32":
         return asyncio.run(work)
-    import uvloop
-
-    return uvloop.run(work)
+    answer: T = import_module("uvloop").run(work)
+    return answer

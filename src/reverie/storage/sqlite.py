@@ -38,6 +38,9 @@ from reverie.storage.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+    from typing import Unpack
+
+    from reverie.storage.writer import WriteOptions
 
 __all__ = ["Database", "Durability", "ReadLimit"]
 
@@ -196,19 +199,13 @@ class Database:
             self._upkeepers.close(CLOSE_S)
             self._reserve.close()
 
-    def submit(
-        self, job: Callable[[apsw.Connection], T], *, durable: bool = True, urgent: bool = False
-    ) -> Future[T]:
-        """Run `job` inside the next write transaction; the future is done when it is committed.
-
-        A job that is not `durable` need not survive a power cut, whatever the durability of the file. An
-        `urgent` job may use the reserve of a full disk.
-        """
+    def submit(self, job: Callable[[apsw.Connection], T], **options: Unpack[WriteOptions]) -> Future[T]:
+        """Run `job` inside the next write transaction; the future is done when it is committed."""
         with self._lock:  # no job may reach a writer that was told to end
             writer = self._opened()
             if self._diagnosis.damage is not None:
                 raise CorruptDatabaseError(self.path, self._diagnosis.damage)
-            return writer.put(job, durable=durable, urgent=urgent)
+            return writer.put(job, **options)
 
     @property
     def idle(self) -> bool:
@@ -231,11 +228,9 @@ class Database:
             raise ClosedError(f"the database {self.path} is not open")
         return writer
 
-    async def write(
-        self, job: Callable[[apsw.Connection], T], *, durable: bool = True, urgent: bool = False
-    ) -> T:
+    async def write(self, job: Callable[[apsw.Connection], T], **options: Unpack[WriteOptions]) -> T:
         """Run `job` inside the next write transaction and wait until it is committed; see `submit`."""
-        return await asyncio.wrap_future(self.submit(job, durable=durable, urgent=urgent))
+        return await asyncio.wrap_future(self.submit(job, **options))
 
     async def read(
         self,

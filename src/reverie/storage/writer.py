@@ -11,7 +11,7 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import apsw
 
@@ -21,16 +21,15 @@ from reverie.storage.diagnosis import LOCKED, OF_THE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Unpack
 
     from reverie.storage.diagnosis import Diagnosis
     from reverie.storage.patience import Patience
     from reverie.storage.reserve import Reserve
 
-__all__ = ["Writer"]
+__all__ = ["WriteOptions", "Writer"]
 
 T = TypeVar("T")
-Job = tuple["Callable[[apsw.Connection], Any]", "Future[Any]", bool, bool]
-"""What to do, the future of its answer, whether it is durable, whether it is urgent."""
 Answer = tuple[Any, BaseException | None]
 """The result of a job, or the error with which it failed."""
 
@@ -38,6 +37,26 @@ log = get_logger(__name__)
 
 GROUP_LIMIT = 256
 """The most jobs that share one commit."""
+PATIENT_S = 0.02
+"""How long patient jobs wait for others to share their commit."""
+
+
+class WriteOptions(TypedDict, total=False):
+    """How a job is written."""
+
+    durable: bool
+    """Whether it survives a power cut, which is the default. It always survives the death of the process."""
+    urgent: bool
+    """Whether it may use the reserve of a full disk."""
+    patient: bool
+    """Whether it waits a moment for others to share its commit: what the caller does takes much longer."""
+
+
+class _Job(NamedTuple):
+    run: Callable[[apsw.Connection], Any]
+    future: Future[Any]
+    durable: bool
+    urgent: bool
 
 
 class _JobFailedError(Exception):
@@ -66,26 +85,22 @@ class Writer:
         self._broken = False
         self._durability = durability
         self._synchronous = True
-        self._jobs: deque[Job] = deque()
-        self._tokens: queue.SimpleQueue[Literal["write", "end"]] = queue.SimpleQueue()
-        """One `write` for each time that there are jobs to write, and `end` as the last token."""
+        self._jobs: deque[_Job] = deque()
+        self._calls: queue.SimpleQueue[Literal["write", "gather", "end"]] = queue.SimpleQueue()
+        """One `write` or `gather` for each time that there are jobs to write, and `end` as the last call."""
         self._turn = threading.Lock()
         """Held while the connection is used."""
         self._thread = threading.Thread(target=self._loop, name="reverie-sqlite-writer", daemon=True)
         self._thread.start()
 
-    def put(
-        self, job: Callable[[apsw.Connection], T], *, durable: bool = True, urgent: bool = False
-    ) -> Future[T]:
+    def put(self, job: Callable[[apsw.Connection], T], **options: Unpack[WriteOptions]) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed.
 
-        A job must be safe to run again, because it does if another job of the same transaction fails. A job
-        that is not `durable` may be undone by a power cut, never by the death of the process. An `urgent` job
-        may use the reserve of a full disk.
+        A job must be safe to run again, because it does if another job of the same transaction fails.
         """
         future: Future[T] = Future()
-        self._jobs.append((job, future, durable, urgent))
-        self._tokens.put("write")
+        self._jobs.append(_Job(job, future, options.get("durable", True), options.get("urgent", False)))
+        self._calls.put("gather" if options.get("patient") else "write")
         return future
 
     @property
@@ -100,7 +115,7 @@ class Writer:
                 raise ClosedError
             ((result, failure),) = self._run([job], durable=True, urgent=False)
         if self._jobs:  # jobs that came meanwhile: the thread may have missed them
-            self._tokens.put("write")
+            self._calls.put("write")
         if failure is not None:
             raise failure
         answer: T = result
@@ -108,34 +123,48 @@ class Writer:
 
     def end(self) -> None:
         """End the thread after all jobs that were given before are committed."""
-        self._tokens.put("end")
+        self._calls.put("end")
 
     def join(self) -> None:
         """Wait until all jobs are committed and the connection is closed."""
         self._thread.join()
 
     def _loop(self) -> None:
-        while self._tokens.get() == "write":
+        while (call := self._calls.get()) != "end":
+            if call == "gather" and not self._gather():
+                break
             self._write_waiting()
         while self._jobs:
             self._write_waiting()
         with self._turn:
             self._let_go()
 
+    def _gather(self) -> bool:
+        """Wait for a job that is not patient, but not for long; False if the thread is to end."""
+        until = time.monotonic() + PATIENT_S
+        while (left_s := until - time.monotonic()) > 0:
+            try:
+                call = self._calls.get(timeout=left_s)
+            except queue.Empty:
+                break
+            if call != "gather":
+                return call == "write"
+        return True
+
     def _write_waiting(self) -> None:
         """Commit a group of waiting jobs, and complete their futures."""
         with self._turn:
             # Jobs whose future was cancelled are left out; the others can no longer be cancelled.
             waiting = [self._jobs.popleft() for _ in range(min(GROUP_LIMIT, len(self._jobs)))]
-            running = [one for one in waiting if one[1].set_running_or_notify_cancel()]
-            group = sorted(running, key=lambda one: one[3])  # urgent jobs have a transaction of their own
+            running = [one for one in waiting if one.future.set_running_or_notify_cancel()]
+            group = sorted(running, key=lambda one: one.urgent)  # urgent jobs have a transaction of their own
             answers: list[Answer] = []
-            for urgent, jobs in groupby(group, key=lambda one: one[3]):
+            for urgent, jobs in groupby(group, key=lambda one: one.urgent):
                 alike = list(jobs)
-                durable = any(one[2] for one in alike)
-                answers += self._run([one[0] for one in alike], durable=durable, urgent=urgent)
-        for (_, future, _, _), answer in zip(group, answers, strict=True):
-            _answer(future, *answer)
+                durable = any(one.durable for one in alike)
+                answers += self._run([one.run for one in alike], durable=durable, urgent=urgent)
+        for one, answer in zip(group, answers, strict=True):
+            _answer(one.future, *answer)
 
     def _run(
         self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool

@@ -17,6 +17,7 @@ from reverie.storage.peers import Peers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+    from typing import Unpack
 
     import apsw
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from reverie.message import Message
     from reverie.storage.peers import News
     from reverie.storage.sqlite import Database
+    from reverie.storage.writer import WriteOptions
 
 __all__ = ["SqliteQueue"]
 
@@ -98,7 +100,9 @@ class SqliteQueue:
 
     async def save_memo(self, claim_: Claim, step: str, value: str) -> bool:
         """See `Queue.save_memo`."""
-        return await self.written(partial(claim.save_memo, claim=claim_, name=step, value=value))
+        return await self.written(
+            partial(claim.save_memo, claim=claim_, name=step, value=value), patient=True
+        )
 
     async def load_memos(self, claim_: Claim) -> dict[str, str]:
         """See `Queue.load_memos`."""
@@ -136,11 +140,11 @@ class SqliteQueue:
         self._wakeup.notify(news.labels)
         self._wakeup.expect(news.due)
 
-    async def written(self, job: Callable[[Step], T], *, durable: bool = True, urgent: bool = False) -> T:
+    async def written(self, job: Callable[[Step], T], **options: Unpack[WriteOptions]) -> T:
         """Run one step in the next write transaction, and wait until it is committed."""
-        return await asyncio.wrap_future(self._write(job, durable=durable, urgent=urgent))
+        return await asyncio.wrap_future(self._write(job, **options))
 
-    def _write(self, job: Callable[[Step], T], *, durable: bool = True, urgent: bool = False) -> Future[T]:
+    def _write(self, job: Callable[[Step], T], **options: Unpack[WriteOptions]) -> Future[T]:
         """Run one step in the next write transaction; after the commit, wake the waits that it concerns."""
         steps: list[Step] = []
 
@@ -148,7 +152,7 @@ class SqliteQueue:
             if not future.cancelled() and future.exception() is None:
                 self._tell(steps[-1])
 
-        future = self._database.submit(partial(self._run, steps, job), durable=durable, urgent=urgent)
+        future = self._database.submit(partial(self._run, steps, job), **options)
         future.add_done_callback(committed)
         return future
 

@@ -63,10 +63,11 @@ def finish_rows(step: EffectStep, effect: BufferDone) -> None:
         "buffer_ids": _to_json(effect.buffer_ids),
         "token": effect.token,
     }
-    taken = step.run(SQL["not_held"], **bindings)
-    if taken:
-        raise BufferTakenError(taken[0][0])
-    step.run(SQL["finish_rows"], **bindings)
+    finished = [buffer_id for (buffer_id,) in step.run(SQL["finish_rows"], **bindings)]
+    if len(finished) < len(effect.buffer_ids):  # rows that were deleted meanwhile need not be held
+        taken = step.run(SQL["not_held"], **bindings, finished=_to_json(finished))
+        if taken:
+            raise BufferTakenError(taken[0][0])
 
 
 class Buffers:
@@ -106,13 +107,15 @@ class Buffers:
         def job(connection: apsw.Connection) -> tuple[BufferRow, ...]:
             now = self._clock.now()
             bindings = _names(key) | {"holder": holder, "now": now}
-            if connection.execute(SQL["is_held"], bindings).get:
+            is_held, has_lost, has_own = connection.execute(SQL["taken"], bindings).get
+            if is_held:
                 return ()
-            connection.execute(SQL["give_up_lost_rows"], bindings | {"most": most, "reason": LOST})
+            if has_lost:
+                connection.execute(SQL["give_up_lost_rows"], bindings | {"most": most, "reason": LOST})
             only = {"blob_ids": _to_json(list(blob_ids)) if blob_ids else None}
             chosen: list[str] = []
             total = 0
-            for own in (True, False):
+            for own in (True, False) if has_own else (False,):
                 for buffer_id, size in connection.execute(SQL["free_rows"], bindings | only | {"own": own}):
                     if chosen and total + size > max_tokens:
                         break
@@ -120,7 +123,8 @@ class Buffers:
                     total += size
                 if chosen:
                     break
-            connection.execute(SQL["leave_own_rows"], bindings)
+            if has_own:
+                connection.execute(SQL["leave_own_rows"], bindings)
             lease = bindings | {"token": token, "lease_until": now + lease_ms}
             lease["buffer_ids"] = _to_json(chosen)
             taken: list[tuple[Any, ...]] = connection.execute(SQL["take_rows"], lease).fetchall()
@@ -128,7 +132,7 @@ class Buffers:
             by_id = {row[0]: row for row in taken}  # in no order
             return tuple(_row_of(by_id[buffer_id]) for buffer_id in chosen if buffer_id in by_id)
 
-        rows = await self._database.write(job)
+        rows = await self._database.write(job, patient=True)
         return BufferClaim(key=key, token=token, rows=rows)
 
     async def release(self, claim: BufferClaim, *, failed: str | None = None, most: int = 0) -> None:

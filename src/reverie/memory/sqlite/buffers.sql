@@ -29,13 +29,10 @@ WHERE g.user_id IS NOT NULL
 ON CONFLICT (user_id, buffer_id) DO NOTHING
 
 -- name: not_held
--- The rows with these ids that a claim with this token does not hold.
+-- The first row of an effect that is not among those just finished.
 SELECT buffer_id FROM buffer_zone
 WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_ids))
-  AND NOT (
-    project_id = :project_id AND blob_type = :blob_type AND status = 'processing'
-    AND coalesce(lease_token = :token, false)
-  )
+  AND buffer_id NOT IN (SELECT value FROM json_each(:finished))
 ORDER BY place LIMIT 1
 
 -- name: finish_rows
@@ -43,7 +40,8 @@ UPDATE buffer_zone
 SET status = 'done', content = '', error = NULL, lease_token = NULL, lease_holder = NULL, lease_until = NULL,
     updated_at = :now
 WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_ids))
-  AND status = 'processing' AND lease_token = :token
+  AND +project_id = :project_id AND +blob_type = :blob_type AND status = 'processing' AND lease_token = :token
+RETURNING buffer_id
 
 -- name: state
 SELECT count(*), coalesce(sum(buffer_size), 0), min(created_at)
@@ -51,13 +49,16 @@ FROM buffer_zone INDEXED BY idx_buffer_zone_open
 WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
   AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
 
--- name: is_held
--- Whether another holder has rows of the buffer under a lease that is not over.
-SELECT EXISTS (
-  SELECT 1 FROM buffer_zone INDEXED BY idx_buffer_zone_open
-  WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
-    AND status = 'processing' AND lease_until > :now AND lease_holder <> :holder
-)
+-- name: taken
+-- Of the rows that are taken: whether another holder has some under a lease that is not over, whether a lease is over,
+-- and whether the holder has taken some before.
+SELECT
+  coalesce(max(lease_until > :now AND lease_holder <> :holder), 0),
+  coalesce(max(lease_until <= :now AND lease_holder <> :holder), 0),
+  coalesce(max(lease_holder = :holder), 0)
+FROM buffer_zone INDEXED BY idx_buffer_zone_open
+WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
+  AND status = 'processing'
 
 -- name: free_rows
 -- The rows that a holder may take, oldest first; `blob_ids` is null or a JSON array. With `own`, only those that the

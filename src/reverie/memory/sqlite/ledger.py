@@ -34,7 +34,7 @@ class SqliteLedger:
     async def write_spent(self, spent: Sequence[Spent]) -> None:
         """See `Ledger.write_spent`."""
         if spent:
-            await self._database.write(lambda connection: _write(connection, spent))
+            await self._database.write(lambda connection: _write(connection, spent), patient=True)
 
     async def spent_on(
         self, tenant: tuple[str, str], day: str, labels: Sequence[str] = ()
