@@ -25,7 +25,7 @@ PLANS = {
     "insert_rows": r"SEARCH t USING PRIMARY KEY \(user_id=\? AND id=\?\)",
     "not_held": r"INDEX sqlite_autoindex_buffer_zone_1 \(user_id=\? AND buffer_id=\?\)",
     "finish_rows": r"INDEX sqlite_autoindex_buffer_zone_1 \(user_id=\? AND buffer_id=\?\)",
-    "state": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
+    "states": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
     "taken": rf"COVERING INDEX idx_buffer_zone_open \({BUFFER}\)",
     "free_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",
     "leave_own_rows": rf"INDEX idx_buffer_zone_open \({BUFFER}\)",

@@ -79,17 +79,14 @@ class Buffers:
 
     async def states(self, keys: Sequence[BufferKey]) -> list[BufferState]:
         """See `KeepsBuffers.buffer_states`."""
-        now = self._clock.now()
-
-        def job(connection: apsw.Connection) -> list[BufferState]:
-            states = []
-            for key in keys:
-                found: list[Any] = connection.execute(SQL["state"], _names(key) | {"now": now}).fetchall()
-                ((rows, tokens, oldest),) = found
-                states.append(BufferState(key=key, rows=rows, tokens=tokens, oldest=oldest))
-            return states
-
-        return await self._database.read(job)
+        names = [(key.user_id, key.project_id, str(key.blob_type)) for key in keys]
+        bindings = {"buffers": _to_json(names), "now": self._clock.now()}
+        found = {row[0]: row[1:] for row in await self._read("states", bindings)}
+        states = [found.get(place, (0, 0, None)) for place in range(len(keys))]
+        return [
+            BufferState(key=key, rows=rows, tokens=tokens, oldest=oldest)
+            for key, (rows, tokens, oldest) in zip(keys, states, strict=True)
+        ]
 
     async def claim(
         self,

@@ -43,11 +43,13 @@ WHERE user_id = :user_id AND buffer_id IN (SELECT value FROM json_each(:buffer_i
   AND +project_id = :project_id AND +blob_type = :blob_type AND status = 'processing' AND lease_token = :token
 RETURNING buffer_id
 
--- name: state
-SELECT count(*), coalesce(sum(buffer_size), 0), min(created_at)
-FROM buffer_zone INDEXED BY idx_buffer_zone_open
-WHERE user_id = :user_id AND project_id = :project_id AND blob_type = :blob_type AND status <> 'done'
-  AND (status = 'idle' OR (status = 'processing' AND lease_until <= :now))
+-- name: states
+-- Rows, tokens and the oldest time of each of some buffers; `buffers` is a JSON array of [user, cube, type].
+SELECT b.key, count(*), sum(z.buffer_size), min(z.created_at)
+FROM json_each(:buffers) AS b CROSS JOIN buffer_zone AS z INDEXED BY idx_buffer_zone_open
+WHERE z.user_id = b.value ->> 0 AND z.project_id = b.value ->> 1 AND z.blob_type = b.value ->> 2 AND z.status <> 'done'
+  AND (z.status = 'idle' OR (z.status = 'processing' AND z.lease_until <= :now))
+GROUP BY b.key
 
 -- name: taken
 -- Of the rows that are taken: whether another holder has some under a lease that is not over, whether a lease is over,
