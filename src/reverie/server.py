@@ -23,7 +23,7 @@ from reverie.api.pages import PAGE_PATHS, page_routes
 from reverie.api.protocol import timed_protocol
 from reverie.api.repeatable import Repeatable
 from reverie.api.routes import ROUTES
-from reverie.api.routing import Endpoint
+from reverie.api.routing import Endpoint, ExactPaths
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
 from reverie.mcp.http import mcp_route
@@ -92,9 +92,12 @@ def create_app(
     app.state.run_worker = run_worker
     app.state.streams = Counter[str]()  # key id → streams of events that are open
     repeatable = Repeatable()
-    for route in routes:
-        allowed = [other.method for other in routes if other.path == route.path]
-        app.router.routes.append(Endpoint(route, scheduler, repeatable, allowed))
+    endpoints = [
+        Endpoint(route, scheduler, repeatable, [other.method for other in routes if other.path == route.path])
+        for route in routes
+    ]
+    app.router.routes.extend(endpoints)
+    app.router.middleware_stack = ExactPaths(endpoints, app.router.middleware_stack)
     app.router.routes.append(mcp_route(scheduler))
     app.router.routes.extend(page_routes())
     server = scheduler.runtime.settings.server

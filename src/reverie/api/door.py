@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from reverie.api.envelope import STOPPING, TRACE_HEADER, answer, refusal_of
+from reverie.api.protocol import ARRIVED
 from reverie.errors import ReverieError
 from reverie.observe.tracing import current_trace_id, new_trace_id, trace_id_of
 from reverie.principal import NOBODY, current_principal
@@ -82,8 +83,8 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        trace_id = _trace_of(headers)
+        head = _Head(scope["headers"])
+        trace_id = head.trace_id or new_trace_id()
         state = scope.setdefault("state", {})
         state["trace_id"] = trace_id
         begun = False
@@ -97,19 +98,20 @@ class Door:
 
         trace = current_trace_id.set(trace_id)
         before = current_principal.set(NOBODY)
-        body = _Body(receive, self._max_body_bytes, self._receive_timeout_s)
+        timeout_s = None if ARRIVED in scope else self._receive_timeout_s
+        body = _Body(receive, self._max_body_bytes, timeout_s)
         try:
-            admitted = await self._admit(headers, scope["path"])
+            admitted = await self._admit(head, scope["path"])
             if isinstance(admitted, JSONResponse):
                 await admitted(scope, receive, send_traced)
                 return
             current_principal.set(admitted.principal)
-            state["still_admits"] = partial(self._admission.still_admits, headers, scope["path"])
+            state["still_admits"] = partial(self._admission.still_admits, head.all, scope["path"])
             state["max_json_depth"] = admitted.limits.max_json_depth
             body.most_bytes = min(
                 self._max_body_bytes, admitted.limits.max_body_bytes or self._max_body_bytes
             )
-            if _announced(headers) > body.most_bytes:
+            if head.announced > body.most_bytes:
                 await answer(None, _too_large(body.most_bytes), 413)(scope, receive, send_traced)
                 return
             await self._app(scope, body.receive, send_traced)
@@ -121,12 +123,12 @@ class Door:
             current_principal.reset(before)
             current_trace_id.reset(trace)
 
-    async def _admit(self, headers: Iterable[tuple[bytes, bytes]], path: str) -> Admitted | JSONResponse:
+    async def _admit(self, head: _Head, path: str) -> Admitted | JSONResponse:
         """The caller of a request, or the answer that refuses it."""
-        if refusal := self._foreign(headers):
+        if refusal := self._foreign(head):
             return refusal
         try:
-            return await self._admission.admit(headers, path)
+            return await self._admission.admit(head.all, path)
         except ReverieError as error:
             return refusal_of(error)
 
@@ -137,74 +139,82 @@ class Door:
         more = (*self._headers, *(pair for pair in (*NOT_A_PAGE, *NOT_KEPT) if pair[0] not in names))
         return [*given, *more, (TRACE_HEADER.encode(), trace_id.encode())]
 
-    def _foreign(self, headers: Iterable[tuple[bytes, bytes]]) -> JSONResponse | None:
+    def _foreign(self, head: _Head) -> JSONResponse | None:
         """The refusal of a request for another host or from a page elsewhere; None if it may pass."""
-        hosts, origins = [], []
-        from_elsewhere = False
-        for name, value in headers:
-            if name == b"host":
-                hosts.append(value.decode("latin-1"))
-            elif name == b"origin":
-                origins.append(value.decode("latin-1"))
-            elif name == b"sec-fetch-site":
-                from_elsewhere |= value == b"cross-site"
+        hosts = head.hosts
         host = _name(hosts[0]) if len(hosts) == 1 else ""
         if self._checks_host and host not in self._names and not _is_loopback(host):
             given = ", ".join(hosts)
             words = f"{given!r} is no name of this server: ask 127.0.0.1, or add it to {SETTING}"
             return answer(None, words, 421)
-        for origin in origins:
+        for origin in head.origins:
             own = _host_of(origin)
             if own not in self._names and not _is_loopback(own) and (self._checks_host or own != host):
                 words = f"web pages of {origin!r} may not ask this server: add its host to {SETTING}"
                 return answer(None, words, 403)
-        if from_elsewhere:
+        if head.from_elsewhere:
             words = "web pages of another site may not ask this server: ask it from a program"
             return answer(None, words, 403)
         return None
 
 
+class _Head:
+    """What the door reads in the headers of a request, in one go."""
+
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self.all = headers
+        self.hosts: list[str] = []
+        self.origins: list[str] = []
+        self.from_elsewhere = False
+        """Whether a browser says that a page of another site asks."""
+        self.announced = 0
+        """The length of the body that the request announces."""
+        trace_id = request_id = None
+        for name, value in headers:
+            if name == b"host":
+                self.hosts.append(value.decode("latin-1"))
+            elif name == b"content-length":
+                self.announced = max(self.announced, int(value) if value.isdigit() else 0)
+            elif name == b"origin":
+                self.origins.append(value.decode("latin-1"))
+            elif name == b"sec-fetch-site":
+                self.from_elsewhere |= value == b"cross-site"
+            elif name == b"traceparent":
+                trace_id = trace_id or trace_id_of(value.decode("latin-1"))
+            elif name == b"x-request-id" and REQUEST_ID.fullmatch(value):
+                request_id = value.decode()
+        self.trace_id = trace_id or request_id
+        """The trace that the request names, by `traceparent` or by `x-request-id`."""
+
+
 class _Body:
     """The body of a request while it arrives: it may neither be too long nor take too long."""
 
-    def __init__(self, receive: Receive, most_bytes: int, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, most_bytes: int, timeout_s: float | None) -> None:
+        """Without `timeout_s`, there is nothing to wait for: the body has arrived."""
         self.most_bytes = most_bytes
         self._receive = receive
         self._timeout_s = timeout_s
-        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         self._received = 0
-        self._complete = False
 
     async def receive(self) -> Message:
         """Receive the next part, or what comes after the body."""
-        try:
-            async with asyncio.timeout_at(None if self._complete else self._deadline):
-                message = await self._receive()
-        except TimeoutError as error:
-            words = f"the body did not arrive within {self._timeout_s:g} s (server.receive_timeout_s)"
-            raise HTTPException(408, words, {"connection": "close"}) from error
-        self._complete = not message.get("more_body", False)
+        if self._deadline is None:
+            message = await self._receive()
+        else:
+            try:
+                async with asyncio.timeout_at(self._deadline):
+                    message = await self._receive()
+            except TimeoutError as error:
+                words = f"the body did not arrive within {self._timeout_s:g} s (server.receive_timeout_s)"
+                raise HTTPException(408, words, {"connection": "close"}) from error
+        if not message.get("more_body", False):
+            self._deadline = None
         self._received += len(message.get("body", b""))
         if self._received > self.most_bytes:
             raise HTTPException(413, _too_large(self.most_bytes))
         return message
-
-
-def _trace_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The trace of a request: by `traceparent`, by `x-request-id`, or a new one."""
-    request_id = None
-    for name, value in headers:
-        if name == b"traceparent" and (trace_id := trace_id_of(value.decode("latin-1"))):
-            return trace_id
-        if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
-            request_id = value.decode()
-    return request_id or new_trace_id()
-
-
-def _announced(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """The length of the body that the request announces; 0 if it announces none."""
-    lengths = (value for name, value in headers if name == b"content-length" and value.isdigit())
-    return max(map(int, lengths), default=0)
 
 
 def _too_large(most_bytes: int) -> str:

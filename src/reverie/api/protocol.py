@@ -1,4 +1,7 @@
-"""HTTP over one connection, with limits for each request: the time to arrive, and the size of its headers."""
+"""HTTP over one connection, with limits for each request: the time to arrive, and the size of its headers.
+
+The head of an answer and a body that follows at once are sent together.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["timed_protocol"]
+__all__ = ["ARRIVED", "timed_protocol"]
+
+ARRIVED = "reverie.arrived"
+"""The key in the scope of a request that has arrived whole, with its body."""
 
 MARGIN_S = 2.0
 """Seconds in which a request whose body is late can be answered before its connection is closed."""
@@ -64,11 +70,14 @@ class TimedProtocol(HttpToolsProtocol):
         """Expect the body."""
         super().on_headers_complete()
         self._expected, self._head_bytes = _Part.BODY, 0
+        if self.cycle.transport is self.transport:
+            self.cycle.transport = _JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         """Expect nothing until the request is answered."""
         super().on_message_complete()
         self._expected = _Part.NOTHING
+        self.scope[ARRIVED] = True  # type: ignore[literal-required]
 
     def on_response_complete(self) -> None:
         """Begin to wait for the next request, unless it has come already."""
@@ -113,6 +122,38 @@ class TimedProtocol(HttpToolsProtocol):
         if words and self._is_answered:
             self.transport.write(words)
         self.transport.close()
+
+
+class _JoinedWrites:
+    """The transport of one answer: the head waits until the loop's next turn, for a body to go with it."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head: bytes | None = None
+        self._next_turn: asyncio.Handle | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._next_turn is None:
+            self._head, self._next_turn = data, self._loop.call_soon(self._send_head)
+        elif self._head is None:
+            self._transport.write(data)
+        else:
+            head, self._head = self._head, None
+            self._next_turn.cancel()
+            self._transport.write(head + data)
+
+    def close(self) -> None:
+        self._send_head()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _send_head(self) -> None:
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._transport.write(head)
 
 
 def timed_protocol(timeout_s: float) -> type[HttpToolsProtocol]:

@@ -21,12 +21,22 @@ from reverie.principal import Role, current_principal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from reverie.api.repeatable import Repeatable
     from reverie.face.scheduler import AsyncScheduler
 
-__all__ = ["Endpoint", "Example", "JsonRequest", "NamesUsers", "Reach", "Route", "Touched", "once_more"]
+__all__ = [
+    "Endpoint",
+    "ExactPaths",
+    "Example",
+    "JsonRequest",
+    "NamesUsers",
+    "Reach",
+    "Route",
+    "Touched",
+    "once_more",
+]
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Body = Literal["json", "form", "multipart"]
@@ -139,6 +149,7 @@ class Endpoint(APIRoute):
     ) -> None:
         """`allowed` are all methods of the path."""
         self._route = route
+        self.method = route.method
         self._repeatable = repeatable
         self._call = _checked(route, scheduler)
         super().__init__(
@@ -237,6 +248,26 @@ class _Reader:
         """The arguments of the function; `ValueError` if the body is no JSON or not what the model wants."""
         value = self._model.validate_python(await request.json())
         return {self._name: value, **dict.fromkeys(self._requests, request)}
+
+
+class ExactPaths:
+    """Finds the route of a request by its method and whole path at once; other requests are passed on."""
+
+    def __init__(self, routes: Iterable[Endpoint], otherwise: ASGIApp) -> None:
+        """`otherwise` tries all routes in turn: it also knows those with parts of the path to fill in."""
+        self._routes = {(route.method, route.path): route for route in routes if "{" not in route.path}
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        route = None
+        if scope["type"] == "http" and not scope.get("root_path"):
+            route = self._routes.get((scope["method"], scope["path"]))
+        if route is None:
+            await self._otherwise(scope, receive, send)
+        else:
+            scope["endpoint"], scope["path_params"] = route.endpoint, {}
+            await route.handle(scope, receive, send)
 
 
 def once_more(body: bytes, receive: Receive) -> Receive:
