@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reverie.memory.choice import diversify, drop_duplicates
+from reverie.memory.names import names_in, strip_names
 from reverie.memory.ranking import (
     ENCODER,
     STATIC,
@@ -20,12 +22,8 @@ from reverie.memory.ranking import (
     Question,
     Ranked,
     bm25,
-    diversify,
-    drop_duplicates,
-    names_in,
     population_of_text,
     rank,
-    strip_names,
     text_ceiling,
     weights_of,
 )

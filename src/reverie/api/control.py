@@ -9,10 +9,10 @@ from fastapi import Body
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from reverie.api.answers import ChangedItems, DeadLetter, DeadLetters, LabelPage, PausedLabel
 from reverie.api.envelope import answer
 from reverie.api.models import Cursor, PageLimit, Text
 from reverie.api.routing import Example, Route, Touched
+from reverie.api.task_answers import ChangedItems, DeadLetter, DeadLetters, LabelPage, PausedLabel
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from fastapi import Request, Response
 
-from reverie.api.answers import Alerts, Readiness, Wellbeing
 from reverie.api.readiness import check_dependencies
 from reverie.api.routing import Route
+from reverie.api.task_answers import Alerts, Readiness, Wellbeing
 from reverie.base.escapes import escape_json
 from reverie.errors import BackendUnavailableError
 from reverie.face.scheduler import AsyncScheduler

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi.responses import JSONResponse
 
-from reverie.api.answers import Pushed
 from reverie.api.models import DEFAULT_USER, PushRequest
 from reverie.api.routing import Example, Route
+from reverie.api.task_answers import Pushed
 from reverie.capture.intake import add_message
 from reverie.errors import (
     BackendUnavailableError,

@@ -9,11 +9,11 @@ import msgspec
 from fastapi import Query, Request
 from fastapi.responses import JSONResponse
 
-from reverie.api.answers import Backlog, ItemState, Progress, StatusPage, Waited
 from reverie.api.envelope import answer
 from reverie.api.models import Cursor, SubmitRequest
 from reverie.api.routing import Example, Route
 from reverie.api.streams import EventStream, unless_gone
+from reverie.api.task_answers import Backlog, ItemState, Progress, StatusPage, Waited
 from reverie.backends.lane_keys import lane_key
 from reverie.backends.moves import Submitted
 from reverie.backends.views import LONGEST_PAGE

@@ -8,10 +8,10 @@ import msgspec
 from fastapi import Body, Query
 from fastapi.responses import JSONResponse
 
-from reverie.api.answers import Cancelled, Ran, Switched, TypeAndTasks
 from reverie.api.envelope import answer
 from reverie.api.models import Whose
 from reverie.api.routing import Example, Route
+from reverie.api.task_answers import Cancelled, Ran, Switched, TypeAndTasks
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,

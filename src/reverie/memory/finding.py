@@ -11,8 +11,8 @@ import msgspec
 
 from reverie.base.logs import get_logger
 from reverie.errors import ReverieError
+from reverie.memory.names import names_in, strip_names
 from reverie.memory.prepare import vectors_of
-from reverie.memory.ranking import names_in, strip_names
 from reverie.memory.search import LONGEST_QUESTION, Understood
 from reverie.models.tokens import tokens_in
 

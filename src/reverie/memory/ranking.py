@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reverie.memory.words import STOP_WORDS, word_weight
+from reverie.memory.words import word_weight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "ENCODER",
@@ -33,13 +33,9 @@ __all__ = [
     "Ranked",
     "Weights",
     "bm25",
-    "diversify",
-    "drop_duplicates",
     "join_sources",
-    "names_in",
     "population_of_text",
     "rank",
-    "strip_names",
     "text_ceiling",
     "weights_of",
 ]
@@ -56,15 +52,11 @@ MANY_ITEMS = 500
 """From this many items on, more items do not lower scores."""
 SMALL_TENANT = 20
 """With this many items the usual cosine of the embedder counts as much as the mean of the tenant."""
-LEAST_LIKENESS = 0.7
-"""MMR: items that are less similar count as different, because turns on one topic are not repetitions."""
 FARTHEST = 3.0
 """How many deviations a vector lowers an item at most. Among items that are nearly the same, a different one
 would be lost, although it has the very word of the query."""
 LEAST_DEVIATION = 1e-6
 """A smaller standard deviation comes from rounding: the signal tells no items apart."""
-POOL = 4
-"""How many times as many hits as are wanted MMR chooses from."""
 
 
 class Candidate(msgspec.Struct, gc=False):
@@ -440,83 +432,3 @@ def _score(
             mean = (items * mean + SMALL_TENANT * usual) / (items + SMALL_TENANT)
         logit += calibration.closeness * (candidate.cosine - mean) / (1 - mean) if mean < 1 else 0.0
     return 1 / (1 + exp(-min(50.0, max(-50.0, logit))))
-
-
-_WORD = re.compile(r"\w+")
-_POSSESSIVE = r"(?:['\u2019]s\b|['\u2019](?!\w))?"
-
-
-def names_in(question: str, known_names: Iterable[str]) -> set[str]:
-    """The known names that a question has, in full or by the first word of the name.
-
-    Names that are also common words, such as Will and May, count where they are capitalised inside the
-    question.
-    """
-    words = [match[0] for match in _WORD.finditer(question)]
-    folded = {word.casefold() for word in words}
-    capitalised = {word.casefold() for word in words[1:] if word[0].isupper()}
-    found: set[str] = set()
-    for name in known_names:
-        parts = [part.casefold() for part in _WORD.findall(name)]
-        if not parts:
-            continue
-        if not parts[0].isascii():  # scripts without spaces: the name is a part of a longer run
-            if name.casefold() in question.casefold():
-                found.add(name)
-        elif parts[0] in (capitalised if parts[0] in STOP_WORDS else folded):
-            found.add(name)
-    return found
-
-
-def strip_names(question: str, names: Collection[str]) -> str:
-    """The question without the names, for the dense query; the question itself if nothing would be left."""
-    variants = {variant for name in names for variant in (name, *_WORD.findall(name)[:1]) if variant}
-    if not variants:
-        return question
-    pattern = "|".join(re.escape(variant) for variant in sorted(variants, key=len, reverse=True))
-    boundary = r"\b" if pattern.isascii() else ""
-    text = re.sub(f"{boundary}(?:{pattern}){boundary}{_POSSESSIVE}", " ", question, flags=re.IGNORECASE)
-    text = " ".join(text.split())
-    return text if _WORD.search(text) else question
-
-
-def diversify(
-    ranked: Sequence[Ranked], similarity: Callable[[int, int], float], limit: int, balance: float = 0.9
-) -> list[Ranked]:
-    """Choose `limit` hits by maximal marginal relevance: similar hits give way to different ones.
-
-    The chosen hits keep their order. `similarity` compares two items by their seq, from 0 to 1; below
-    `LEAST_LIKENESS` it does not count, and with a `balance` of 1 it never does.
-    """
-    pool = list(ranked[: POOL * limit])
-    if len(pool) <= limit or balance >= 1:
-        return pool[:limit]
-    scale = (pool[0].fused - pool[-1].fused) or 1.0
-    relevance = {hit.seq: balance * (hit.fused - pool[-1].fused) / scale for hit in pool}
-    likeness = dict.fromkeys(relevance, LEAST_LIKENESS)
-    margin = dict(relevance)
-    chosen: set[int] = set()
-    while len(chosen) < limit:
-        best = max(margin, key=margin.__getitem__)
-        chosen.add(best)
-        del margin[best]
-        for seq in margin:
-            alike = similarity(best, seq)
-            if alike > likeness[seq]:
-                likeness[seq] = alike
-                above = (alike - LEAST_LIKENESS) / (1 - LEAST_LIKENESS)
-                margin[seq] = relevance[seq] - (1 - balance) * above
-    return [hit for hit in pool if hit.seq in chosen]
-
-
-def drop_duplicates(
-    ranked: Sequence[Ranked], similarity: Callable[[int, int], float], limit: int, threshold: float = 0.95
-) -> list[Ranked]:
-    """The first `limit` hits, without those that are nearly equal to a better one."""
-    chosen: list[Ranked] = []
-    for hit in ranked[: POOL * limit]:
-        if len(chosen) == limit:
-            break
-        if all(similarity(other.seq, hit.seq) < threshold for other in chosen):
-            chosen.append(hit)
-    return chosen

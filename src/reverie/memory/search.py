@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from reverie.memory.choice import diversify, drop_duplicates
 from reverie.memory.index_reader import DamagedVectorsError
 from reverie.memory.query import Filters, Found, Hit
 from reverie.memory.ranking import (
@@ -21,8 +22,6 @@ from reverie.memory.ranking import (
     Population,
     Question,
     bm25,
-    diversify,
-    drop_duplicates,
     join_sources,
     population_of_text,
     rank,
