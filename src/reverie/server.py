@@ -190,6 +190,7 @@ class _Server(uvicorn.Server):
             app,
             http=timed_protocol(receive_timeout_s),
             log_config=None,
+            access_log=False,  # it would name what is asked for
             lifespan="on",
             timeout_graceful_shutdown=LAST_ANSWERS_S,
             server_header=False,

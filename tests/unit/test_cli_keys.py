@@ -33,7 +33,7 @@ def test_the_life_of_a_key(place: Place) -> None:
         ("local", "key.rotate", key["id"]),
         ("local", "key.create", key["id"]),
     ]
-    secret = token.rpartition("_")[2]
+    secret = token.removeprefix(f"rv_{key['id']}_")
     assert secret not in run(place, "keys", "list", "--json").stdout + run(place, "audit").stdout
 
 

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from enum import IntEnum
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import apsw
 
@@ -48,8 +49,21 @@ class WriteOptions(TypedDict, total=False):
     """Whether it survives a power cut, which is the default. It always survives the death of the process."""
     urgent: bool
     """Whether it may use the reserve of a full disk."""
+    intake: bool
+    """Whether it takes messages in: then other processes get the lock for a shorter time after it."""
     patient: bool
     """Whether it waits a moment for others to share its commit: what the caller does takes much longer."""
+
+
+class _Call(IntEnum):
+    """What the thread is called for, by haste."""
+
+    GATHER = 1
+    """To write patient jobs, after others have come."""
+    WRITE = 2
+    INTAKE = 3
+    """To take messages in."""
+    END = 4
 
 
 class _Job(NamedTuple):
@@ -57,6 +71,7 @@ class _Job(NamedTuple):
     future: Future[Any]
     durable: bool
     urgent: bool
+    intake: bool
 
 
 class _JobFailedError(Exception):
@@ -86,8 +101,8 @@ class Writer:
         self._durability = durability
         self._synchronous = True
         self._jobs: deque[_Job] = deque()
-        self._calls: queue.SimpleQueue[Literal["write", "gather", "end"]] = queue.SimpleQueue()
-        """One `write` or `gather` for each time that there are jobs to write, and `end` as the last call."""
+        self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        """A call for each time that there are jobs to write, and `END` as the last."""
         self._turn = threading.Lock()
         """Held while the connection is used."""
         self._thread = threading.Thread(target=self._loop, name="reverie-sqlite-writer", daemon=True)
@@ -99,8 +114,10 @@ class Writer:
         A job must be safe to run again, because it does if another job of the same transaction fails.
         """
         future: Future[T] = Future()
-        self._jobs.append(_Job(job, future, options.get("durable", True), options.get("urgent", False)))
-        self._calls.put("gather" if options.get("patient") else "write")
+        intake = options.get("intake", False)
+        one = _Job(job, future, options.get("durable", True), options.get("urgent", False), intake)
+        self._jobs.append(one)
+        self._calls.put(_Call.INTAKE if intake else _Call.GATHER if options.get("patient") else _Call.WRITE)
         return future
 
     @property
@@ -109,13 +126,14 @@ class Writer:
         return not self._jobs and not self._turn.locked()
 
     def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
-        """Run `job` in a transaction of its own on the calling thread, without waking the writer's thread."""
+        """Take messages in on the calling thread, in a transaction of its own."""
         with self._turn:
             if self._connection is None:
                 raise ClosedError
-            ((result, failure),) = self._run([job], durable=True, urgent=False)
+            time.sleep(self._patience.rest_s(intake=True))
+            ((result, failure),) = self._run([job], durable=True, urgent=False, intake=True)
         if self._jobs:  # jobs that came meanwhile: the thread may have missed them
-            self._calls.put("write")
+            self._calls.put(_Call.WRITE)
         if failure is not None:
             raise failure
         answer: T = result
@@ -123,33 +141,36 @@ class Writer:
 
     def end(self) -> None:
         """End the thread after all jobs that were given before are committed."""
-        self._calls.put("end")
+        self._calls.put(_Call.END)
 
     def join(self) -> None:
         """Wait until all jobs are committed and the connection is closed."""
         self._thread.join()
 
     def _loop(self) -> None:
-        while (call := self._calls.get()) != "end":
-            if call == "gather" and not self._gather():
-                break
+        while (call := self._calls.get()) is not _Call.END and self._wait_turn(call):
             self._write_waiting()
         while self._jobs:
             self._write_waiting()
         with self._turn:
             self._let_go()
 
-    def _gather(self) -> bool:
-        """Wait for a job that is not patient, but not for long; False if the thread is to end."""
-        until = time.monotonic() + PATIENT_S
-        while (left_s := until - time.monotonic()) > 0:
+    def _wait_turn(self, call: _Call) -> bool:
+        """Wait until jobs of this haste, or of more that come meanwhile, may begin; False at the end."""
+        patient_until = time.monotonic() + PATIENT_S
+        while True:
+            left_s = self._patience.rest_s(intake=call is _Call.INTAKE)
+            if call is _Call.GATHER:
+                left_s = max(left_s, patient_until - time.monotonic())
+            if left_s <= 0:
+                return True
             try:
-                call = self._calls.get(timeout=left_s)
+                heard = self._calls.get(timeout=left_s)
             except queue.Empty:
-                break
-            if call != "gather":
-                return call == "write"
-        return True
+                return True
+            if heard is _Call.END:
+                return False
+            call = max(call, heard)
 
     def _write_waiting(self) -> None:
         """Commit a group of waiting jobs, and complete their futures."""
@@ -162,21 +183,24 @@ class Writer:
             for urgent, jobs in groupby(group, key=lambda one: one.urgent):
                 alike = list(jobs)
                 durable = any(one.durable for one in alike)
-                answers += self._run([one.run for one in alike], durable=durable, urgent=urgent)
+                intake = any(one.intake for one in alike)
+                answers += self._run(
+                    [one.run for one in alike], durable=durable, urgent=urgent, intake=intake
+                )
         for one, answer in zip(group, answers, strict=True):
             _answer(one.future, *answer)
 
     def _run(
-        self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool
+        self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool, intake: bool
     ) -> list[Answer]:
         """Commit jobs in one transaction; if one fails, again with a savepoint for each. Never raises."""
         if urgent:
             for make_room in (self._reuse_log, self._reserve.give_up, self._reuse_log):
-                answers = self._try(jobs, durable=durable, urgent=True)
+                answers = self._try(jobs, durable=durable, urgent=True, intake=intake)
                 if not _is_full(answers):
                     return answers
                 make_room()
-        return self._try(jobs, durable=durable, urgent=urgent)
+        return self._try(jobs, durable=durable, urgent=urgent, intake=intake)
 
     def _reuse_log(self) -> None:
         """Copy the commits in the log to the file: the log is then written from its beginning again."""
@@ -187,7 +211,7 @@ class Writer:
             log.info("sqlite.log_not_reused", error=str(error))
 
     def _try(
-        self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool
+        self, jobs: list[Callable[[apsw.Connection], Any]], *, durable: bool, urgent: bool, intake: bool
     ) -> list[Answer]:
         try:
             connection = self._checked_connection()
@@ -210,7 +234,7 @@ class Writer:
             log.warning("sqlite.commit_failed", error=str(failure), jobs=len(jobs))
             self._recover(error)
             return [(None, failure)] * len(jobs)
-        self._patience.yield_after(time.monotonic() - began)
+        self._patience.note_end(time.monotonic() - began, intake=intake)
         return answers
 
     def _checked_connection(self) -> apsw.Connection:

@@ -64,7 +64,7 @@ class SqliteQueue:
         self._wakeup = Wakeup(clock)
         self._peers = Peers(database.path)
         self._overdue: list[EndedMessage] = []
-        self._outbox = Outbox(self._write)
+        self._outbox = Outbox(partial(self._write, intake=True))
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
