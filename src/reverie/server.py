@@ -23,7 +23,8 @@ from reverie.api.pages import PAGE_PATHS, page_routes
 from reverie.api.protocol import timed_protocol
 from reverie.api.repeatable import Repeatable
 from reverie.api.routes import ROUTES
-from reverie.api.routing import Endpoint, ExactPaths
+from reverie.api.routing import Endpoint
+from reverie.api.short_way import ExactPaths, ShortWay
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
 from reverie.mcp.http import mcp_route
@@ -32,6 +33,8 @@ from reverie.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+
+    from starlette.types import ASGIApp
 
     from reverie.api.routing import Route
     from reverie.face.scheduler import AsyncScheduler
@@ -78,8 +81,34 @@ def create_app(
         yield
         await scheduler.stop()
 
+    repeatable = Repeatable()
+    endpoints = [
+        Endpoint(route, scheduler, repeatable, [other.method for other in routes if other.path == route.path])
+        for route in routes
+    ]
+    server = scheduler.runtime.settings.server
+    stopping = asyncio.Event()
+
+    def around(application: ASGIApp) -> Door:
+        return Door(
+            ShortWay(endpoints, application),
+            admission=Admission(
+                scheduler.runtime,
+                caller=caller,
+                open_paths={*OPEN_PATHS, *(route.path for route in routes if route.reach == "open")},
+                requests_per_s=server.requests_per_s,
+            ),
+            allowed_hosts=[server.host, *server.allowed_hosts],
+            max_body_bytes=server.max_body_bytes,
+            receive_timeout_s=server.receive_timeout_s,
+            stopping=stopping,
+            checks_host=not reached_from_elsewhere,
+            headers=((b"strict-transport-security", b"max-age=31536000"),) if server.tls_certificate else (),
+        )
+
     app = _Application(
         routes,
+        around,
         title="Reverie",
         version=__version__,
         lifespan=lifespan,
@@ -88,34 +117,13 @@ def create_app(
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # it would see what users say
     )
-    app.state.stopping = asyncio.Event()
+    app.state.stopping = stopping
     app.state.run_worker = run_worker
     app.state.streams = Counter[str]()  # key id → streams of events that are open
-    repeatable = Repeatable()
-    endpoints = [
-        Endpoint(route, scheduler, repeatable, [other.method for other in routes if other.path == route.path])
-        for route in routes
-    ]
     app.router.routes.extend(endpoints)
     app.router.middleware_stack = ExactPaths(endpoints, app.router.middleware_stack)
     app.router.routes.append(mcp_route(scheduler))
     app.router.routes.extend(page_routes())
-    server = scheduler.runtime.settings.server
-    app.add_middleware(
-        Door,
-        admission=Admission(
-            scheduler.runtime,
-            caller=caller,
-            open_paths={*OPEN_PATHS, *(route.path for route in routes if route.reach == "open")},
-            requests_per_s=server.requests_per_s,
-        ),
-        allowed_hosts=[server.host, *server.allowed_hosts],
-        max_body_bytes=server.max_body_bytes,
-        receive_timeout_s=server.receive_timeout_s,
-        stopping=app.state.stopping,
-        checks_host=not reached_from_elsewhere,
-        headers=((b"strict-transport-security", b"max-age=31536000"),) if server.tls_certificate else (),
-    )
     handle_errors(app)
     return app
 
@@ -123,10 +131,16 @@ def create_app(
 class _Application(FastAPI):
     """A FastAPI application whose document is completed from the route table."""
 
-    def __init__(self, routes: Sequence[Route], **options: Any) -> None:
+    def __init__(self, routes: Sequence[Route], around: Callable[[ASGIApp], ASGIApp], **options: Any) -> None:
+        """`around` puts the door and the short way around all layers of FastAPI."""
         super().__init__(**options)
+        self._around = around
         self._table = routes
         self._document: dict[str, Any] | None = None
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """See `FastAPI.build_middleware_stack`."""
+        return self._around(super().build_middleware_stack())
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, built on the first call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -191,7 +192,7 @@ async def test_the_limits_of_a_key(scheduler: AsyncScheduler, monkeypatch) -> No
     made = await scheduler.keys.create("ann", users=["ann"], limits=limits)
     other = await scheduler.keys.create("too", users=["ann"])
     now = 1000.0
-    monkeypatch.setattr("reverie.api.admission.time.monotonic", lambda: now)
+    monkeypatch.setattr("reverie.api.admission.time", SimpleNamespace(monotonic=lambda: now))
     async with client_of(scheduler, made.token) as client:
         large = await client.post("/product/add", json={**ADD, "messages": "x" * 300})
         assert large.status_code == 413

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from reverie.api.envelope import STOPPING, TRACE_HEADER, answer, refusal_of
+from reverie.api.envelope import STOPPING, TRACE_HEADER, answer, failure_of, refusal_of
 from reverie.api.protocol import ARRIVED
 from reverie.errors import ReverieError
 from reverie.observe.tracing import current_trace_id, new_trace_id, trace_id_of
@@ -44,7 +44,7 @@ NOT_KEPT = ((b"cache-control", b"no-store"),)
 
 
 class Door:
-    """One middleware around all routes.
+    """Stands around all routes.
 
     - It keeps web pages out, because a browser lets any page talk to this machine: a request under a foreign
       name is refused (421), and one from a page elsewhere (403). Loopback names and addresses are never
@@ -119,6 +119,10 @@ class Door:
             if begun or not self._stopping.is_set():
                 raise
             await answer(None, STOPPING, 503)(scope, receive, send_traced)
+        except Exception as error:
+            if begun:
+                raise
+            await failure_of(error, scope)(scope, receive, send_traced)
         finally:
             current_principal.reset(before)
             current_trace_id.reset(trace)

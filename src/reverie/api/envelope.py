@@ -10,6 +10,7 @@ import msgspec
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from reverie.backends.records import TooManyRecordsError
 from reverie.base.logs import get_logger
@@ -49,12 +50,14 @@ from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
+    from starlette.types import Scope
 
 __all__ = [
     "HTTP_STATUS",
     "STOPPING",
     "TRACE_HEADER",
     "answer",
+    "failure_of",
     "handle_errors",
     "refusal_of",
     "status_of",
@@ -137,41 +140,45 @@ def refusal_of(error: ReverieError) -> JSONResponse:
     return refusal
 
 
-def handle_errors(app: FastAPI) -> None:
-    """Answer every error of an application in the one shape."""
-
-    @app.exception_handler(ReverieError)
-    async def reverie_error(_: Request, error: ReverieError) -> JSONResponse:
+def failure_of(error: Exception, scope: Scope) -> JSONResponse:
+    """The answer to a request that has failed. What no route answers is logged, and no caller sees it."""
+    if isinstance(error, ReverieError):
         return refusal_of(error)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
-        errors = error.errors()
-        problems: list[dict[str, Any]] | None = None
-        if errors[0]["type"] == "json_invalid":
-            message = _no_json(errors[0], str(error.body))
-        else:
-            problems = [
-                {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-                for problem in errors
-            ]
-            message = f"{problems[0]['field']}: {problems[0]['problem']}"
-        detail = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in errors]
-        return Answer({"code": 422, "message": message, "data": problems, "detail": detail}, 422)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, ClientDisconnect):
+        error = HTTPException(400, "the client has gone before its body had arrived")
+    if isinstance(error, HTTPException):
         refusal = answer(None, str(error.detail), error.status_code)
         refusal.headers.update(error.headers or {})
         return refusal
+    log.error("request.failed", path=scope["path"], trace_id=scope["state"]["trace_id"], exc_info=error)
+    return answer(None, "something went wrong inside the server; its log says what", 500)
 
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> JSONResponse:
-        trace_id = request.state.trace_id
-        log.error("request.failed", path=request.url.path, trace_id=trace_id, exc_info=error)
-        refusal = answer(None, "something went wrong inside the server; its log says what", 500)
-        refusal.headers[TRACE_HEADER] = trace_id
-        return refusal
+
+def handle_errors(app: FastAPI) -> None:
+    """Answer every error of an application in the one shape."""
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        return failure_of(error, request.scope)
+
+    for kind in (ReverieError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, failed)
+
+
+def _invalid(error: RequestValidationError) -> JSONResponse:
+    errors = error.errors()
+    problems: list[dict[str, Any]] | None = None
+    if errors[0]["type"] == "json_invalid":
+        message = _no_json(errors[0], str(error.body))
+    else:
+        problems = [
+            {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
+            for problem in errors
+        ]
+        message = f"{problems[0]['field']}: {problems[0]['problem']}"
+    detail = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in errors]
+    return Answer({"code": 422, "message": message, "data": problems, "detail": detail}, 422)
 
 
 def _no_json(problem: dict[str, Any], body: str) -> str:

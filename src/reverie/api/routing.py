@@ -11,7 +11,6 @@ import msgspec
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter
-from starlette.requests import ClientDisconnect
 
 from reverie.api.repeatable import IDEMPOTENCY_HEADER
 from reverie.errors import BackendUnavailableError, BoundKeyError, ReverieError
@@ -21,14 +20,13 @@ from reverie.principal import Role, current_principal
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from reverie.api.repeatable import Repeatable
     from reverie.face.scheduler import AsyncScheduler
 
 __all__ = [
     "Endpoint",
-    "ExactPaths",
     "Example",
     "JsonRequest",
     "NamesUsers",
@@ -151,17 +149,18 @@ class Endpoint(APIRoute):
         self._route = route
         self.method = route.method
         self._repeatable = repeatable
-        self._call = _checked(route, scheduler)
+        self.call = _checked(route, scheduler)
+        """The function of the route without its first parameter; it refuses what the caller may not touch."""
         super().__init__(
             route.path,
-            self._call,
+            self.call,
             methods=[route.method],
             name=route.function.__name__,
             description=inspect.getdoc(route.function),
             response_model=None,
             response_class=Response,
         )
-        self._reader = _Reader.of(route)
+        self.reader = BodyReader.of(route)
         self._allowed = ", ".join(allowed or (route.method,))
         self._taken = frozenset(CONTENT_TYPES[body] for body in route.bodies)
         self._ways = " or ".join(
@@ -183,9 +182,14 @@ class Endpoint(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose path has matched; one with another method is answered 405."""
-        route = self._route
-        if scope["method"] != route.method:
+        if scope["method"] != self.method:
             raise HTTPException(405, headers={"allow": self._allowed})
+        self.check(scope)
+        await self.app(scope, receive, send)
+
+    def check(self, scope: Scope) -> None:
+        """Refuse a caller whose role is too weak, and a kind of body that the route does not take."""
+        route = self._route
         if route.reach != "open":
             principal = current_principal.get()
             principal.check_role(route.role)
@@ -200,32 +204,9 @@ class Endpoint(APIRoute):
                 kind = CONTENT_TYPES["json"]
             if kind not in self._taken:
                 raise HTTPException(415, f"a body of type {given!r} is not taken: send {self._ways}")
-        if self._reader is None or IDEMPOTENCY_HEADER.encode() in headers:
-            await self.app(scope, receive, send)
-        else:
-            await self._answer(self._reader, scope, receive, send)
-
-    async def _answer(self, reader: _Reader, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the request, call the function, and send what it answers.
-
-        The reader takes a quarter of the time that FastAPI needs. FastAPI reads requests that are not valid
-        once more: it knows what to say of them.
-        """
-        request = JsonRequest(scope, receive)
-        try:
-            body = await request.body()
-        except ClientDisconnect as error:
-            raise HTTPException(400, "the client has gone before its body had arrived") from error
-        try:
-            values = await reader.read(request)
-        except (ValueError, RecursionError):
-            await self.app(scope, once_more(body, receive), send)
-            return
-        response = await self._call(**values)
-        await response(scope, receive, send)
 
 
-class _Reader:
+class BodyReader:
     """Reads the request of a function that takes one model, and perhaps the request itself."""
 
     def __init__(self, model: inspect.Parameter, requests: list[inspect.Parameter]) -> None:
@@ -234,7 +215,7 @@ class _Reader:
         self._requests = [parameter.name for parameter in requests]
 
     @classmethod
-    def of(cls, route: Route) -> _Reader | None:
+    def of(cls, route: Route) -> BodyReader | None:
         """The reader of a route; None if its function takes anything else."""
         parameters = list(inspect.signature(route.function, eval_str=True).parameters.values())[1:]
         requests = [parameter for parameter in parameters if parameter.annotation is Request]
@@ -248,26 +229,6 @@ class _Reader:
         """The arguments of the function; `ValueError` if the body is no JSON or not what the model wants."""
         value = self._model.validate_python(await request.json())
         return {self._name: value, **dict.fromkeys(self._requests, request)}
-
-
-class ExactPaths:
-    """Finds the route of a request by its method and whole path at once; other requests are passed on."""
-
-    def __init__(self, routes: Iterable[Endpoint], otherwise: ASGIApp) -> None:
-        """`otherwise` tries all routes in turn: it also knows those with parts of the path to fill in."""
-        self._routes = {(route.method, route.path): route for route in routes if "{" not in route.path}
-        self._otherwise = otherwise
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-        route = None
-        if scope["type"] == "http" and not scope.get("root_path"):
-            route = self._routes.get((scope["method"], scope["path"]))
-        if route is None:
-            await self._otherwise(scope, receive, send)
-        else:
-            scope["endpoint"], scope["path_params"] = route.endpoint, {}
-            await route.handle(scope, receive, send)
 
 
 def once_more(body: bytes, receive: Receive) -> Receive:

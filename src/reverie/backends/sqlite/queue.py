@@ -96,7 +96,8 @@ class SqliteQueue:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """See `Queue.settle`."""
-        return await self.written(partial(settle.settle, settlements=settlements))
+        # A power cut undoes settlements whole, with their effects: the messages run again.
+        return await self.written(partial(settle.settle, settlements=settlements), durable=False)
 
     async def save_memo(self, claim_: Claim, step: str, value: str) -> bool:
         """See `Queue.save_memo`."""
