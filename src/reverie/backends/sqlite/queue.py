@@ -68,7 +68,7 @@ class SqliteQueue:
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
-        return await asyncio.wrap_future(self._outbox.put(messages))
+        return await self._outbox.put(messages)
 
     def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `SubmitsHere.submit_here`."""
