@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.defaults import shipped_settings
 from reverie import AsyncScheduler, Message
-from reverie.base.own_process import run_process, set_up_process
+from reverie.base.own_process import freeze_heap, run_process, set_up_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,7 @@ async def serve(url: str, sections: str = "{}") -> None:
         say(f"probe {message.item_id} {time.monotonic()}")
 
     async with scheduler:
+        freeze_heap()
         say("ready")
         while command := await asyncio.to_thread(sys.stdin.readline):
             if command == "cpu\n":

@@ -124,7 +124,7 @@ def serve(
     Example: reverie serve --port 8080
     """
     with shown_errors():
-        from reverie.base.own_process import set_up_process
+        from reverie.base.own_process import freeze_heap, set_up_process
         from reverie.cli.reload import Reloader
         from reverie.cli.signals import Hangups
         from reverie.errors import redacted
@@ -136,6 +136,11 @@ def serve(
         scheduler.runtime.command_line = shlex.join(["reverie", *sys.argv[1:]])
         server = scheduler.runtime.settings.server
         hangups, reloader = Hangups(), Reloader(scheduler.runtime)
+
+        def begin() -> None:
+            hangups.follow(reloader.reload)
+            freeze_heap()
+
         run_server(
             scheduler.asynchronous,
             host=host or server.host,
@@ -145,7 +150,7 @@ def serve(
                 f"Reverie is listening on {address} (process {os.getpid()}), "
                 f"data in {redacted(scheduler.runtime.settings.queue_url)}"
             ),
-            on_start=lambda: hangups.follow(reloader.reload),
+            on_start=begin,
         )
 
 

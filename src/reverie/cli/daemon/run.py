@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from reverie.base.logs import get_logger
+from reverie.base.own_process import freeze_heap
 from reverie.cli.signals import on_stop_signals
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ async def run_until_stopped(
     async with scheduler:
         if on_start is not None:
             on_start()
+        freeze_heap()
         if on_ready is not None:
             on_ready()
         exhausted = scheduler.runtime.worker.exhausted
