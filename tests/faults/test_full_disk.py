@@ -48,7 +48,7 @@ def test_a_submit_is_refused_and_what_was_accepted_is_kept(bench: Bench, disk: D
 
 
 @pytest.mark.parametrize("where", [EVERYWHERE, LOG], ids=["everywhere", "log"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["full", "write"])
 def test_a_worker_pauses_and_finishes_by_itself(bench: Bench, disk: Disk, fault, where) -> None:
     messages = range(60)
 
@@ -72,6 +72,22 @@ def test_a_worker_pauses_and_finishes_by_itself(bench: Bench, disk: Disk, fault,
     assert bench.rows("DELETE FROM pending_messages WHERE id = 'trip'") == []
     bench.assert_each_once(*messages, 100)
     assert set(bench.ran) == {f"n{number}" for number in (*messages, 100)}
+
+
+@pytest.mark.parametrize("where", [EVERYWHERE, LOG], ids=["everywhere", "log"])
+def test_a_worker_goes_on_while_submits_cannot_be_synced(bench: Bench, disk: Disk, where) -> None:
+    messages = range(60)
+    bench.submit(*messages)
+    disk.breaks("sync", where)
+    bench.scheduler.start()
+    bench.wait(*messages)
+    with pytest.raises(BackendUnavailableError, match=FAULTS["sync"]):
+        bench.submit(100)
+    disk.works()
+    bench.submit(100)
+    bench.wait(100)
+    bench.scheduler.close()
+    bench.assert_each_once(*messages, 100)
 
 
 def test_a_message_is_cancelled_on_a_full_disk_by_the_room_of_the_reserve(bench: Bench, disk: Disk) -> None:

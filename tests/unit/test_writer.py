@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reverie.storage import patience, writer
-from reverie.storage.patience import CONTENDED_S, LONGEST_REST_S, WAY, YIELD_S, Patience
+from reverie.storage.patience import CONTENDED_S, LONGEST_REST_S, TELL_AGAIN_S, WAY, YIELD_S, Patience
 from reverie.storage.sqlite import Database
 
 if TYPE_CHECKING:
@@ -122,6 +122,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return 1_700_000_000 + self.now
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
@@ -143,27 +146,70 @@ def test_a_process_alone_never_rests(clock: Clock) -> None:
     assert rests(waits) == (0, 0)
 
 
-def test_the_rest_grows_with_the_time_that_the_lock_was_held(clock: Clock) -> None:
+def test_a_long_transaction_leaves_the_lock_free_for_a_moment(clock: Clock) -> None:
     waits = Patience(10)
     waits.wait(0)
     waits.note_end(0.001, intake=False)
     assert rests(waits) == (0, 0)
     waits.note_end(0.010, intake=False)
-    assert rests(waits) == (YIELD_S, WAY * 0.010)
-    waits.note_end(5.0, intake=False)
-    assert rests(waits) == (YIELD_S, LONGEST_REST_S)
-    waits.note_end(0.010, intake=True)
     assert rests(waits) == (YIELD_S, YIELD_S)
-
-
-def test_a_rest_ends(clock: Clock) -> None:
-    waits = Patience(10)
-    waits.wait(0)
-    waits.note_end(0.010, intake=False)
-    clock.now += 0.020
-    assert rests(waits) == (0, 0.010)
-    clock.now += 0.010
+    clock.now += YIELD_S
     assert rests(waits) == (0, 0)
+
+
+def test_the_background_rests_long_while_intake_of_another_process_waits(clock: Clock, tmp_path) -> None:
+    background, intake = (Patience(10, str(tmp_path / "sign")) for _ in range(2))
+    background.wait(0)
+    background.note_end(0.010, intake=False)
+    assert rests(background) == (YIELD_S, YIELD_S)  # nobody has told that intake waits
+    intake.wait(0)
+    intake.note_end(0.001, intake=True)
+    background.note_end(0.010, intake=False)
+    assert rests(background) == (YIELD_S, WAY * 0.010)
+    background.note_end(5.0, intake=False)
+    assert rests(background) == (YIELD_S, LONGEST_REST_S)
+    background.note_end(0.010, intake=True)
+    assert rests(background) == (YIELD_S, YIELD_S)
+
+
+def test_intake_that_waits_no_longer_is_forgotten(clock: Clock, tmp_path) -> None:
+    background, intake = (Patience(10, str(tmp_path / "sign")) for _ in range(2))
+    intake.wait(0)
+    intake.note_end(0.001, intake=True)
+    clock.now += CONTENDED_S
+    intake.note_end(0.001, intake=True)  # it got the lock at once
+    background.wait(0)
+    background.note_end(0.010, intake=False)
+    assert rests(background) == (YIELD_S, YIELD_S)
+
+
+def test_intake_that_waits_on_and_on_is_heard_on_and_on(clock: Clock, tmp_path) -> None:
+    background, intake = (Patience(10, str(tmp_path / "sign")) for _ in range(2))
+    for _ in range(10):
+        intake.wait(0)
+        intake.note_end(0.001, intake=True)
+        clock.now += TELL_AGAIN_S
+    background.wait(0)
+    background.note_end(0.010, intake=False)
+    assert rests(background) == (YIELD_S, WAY * 0.010)
+
+
+def test_a_sign_that_cannot_be_written_or_read_disturbs_nobody(clock: Clock, tmp_path) -> None:
+    waits = Patience(10, str(tmp_path / "missing" / "sign"))
+    waits.wait(0)
+    waits.note_end(0.010, intake=True)
+    waits.note_end(0.010, intake=False)
+    assert rests(waits) == (YIELD_S, YIELD_S)
+    waits.close()
+
+
+def test_the_sign_is_removed_with_the_database(tmp_path) -> None:
+    database = Database(str(tmp_path / "r.db"))
+    database.open()
+    sign = tmp_path / "r.db-intake"
+    sign.touch()
+    database.close()
+    assert not sign.exists()
 
 
 def test_nobody_rests_when_the_others_have_gone(clock: Clock) -> None:

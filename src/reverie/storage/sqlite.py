@@ -146,7 +146,7 @@ class Database:
         self._allow_network_fs = allow_network_fs
         self._vfs = vfs
         self._diagnosis = Diagnosis(self.path, busy_timeout_s)
-        self._patience = Patience(busy_timeout_s)
+        self._patience = Patience(busy_timeout_s, None if path == ":memory:" else f"{self.path}-intake")
         self._reserve = Reserve(self.path, 0 if path == ":memory:" else reserve_bytes)
         self._writer: Writer | None = None
         self._readers = ThreadPool(READERS, "reverie-sqlite-reader")
@@ -198,6 +198,7 @@ class Database:
             self._searchers.close(CLOSE_S)
             self._upkeepers.close(CLOSE_S)
             self._reserve.close()
+            self._patience.close()
 
     def submit(self, job: Callable[[apsw.Connection], T], **options: Unpack[WriteOptions]) -> Future[T]:
         """Run `job` inside the next write transaction; the future is done when it is committed."""
