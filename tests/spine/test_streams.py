@@ -59,7 +59,7 @@ class Listener:
 
 
 def open_sockets(server: Server) -> int:
-    """How many sockets the server has. Its other files are no sign: readers of the database open theirs late."""
+    """How many sockets the server has. Files do not count: readers of the database open theirs late."""
     count = 0
     for file in Path(f"/proc/{server.process.pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile

@@ -7,6 +7,7 @@ import contextlib
 import math
 import secrets
 import time
+from functools import partial
 from itertools import compress, count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ from reverie.backends.redis import rows, wire
 from reverie.backends.redis.attendance import Attendance
 from reverie.backends.redis.keys import encode_id
 from reverie.backends.redis.library import WrongTypeError
+from reverie.backends.redis.outbox import Outbox
 from reverie.base.bridge import run_here
 from reverie.base.failpoints import failpoint
 from reverie.base.logs import get_logger
@@ -94,9 +96,12 @@ class RedisQueue:
         self._heard_until = b"0"
         """The last entry of the stream of horizons that this worker has read."""
         self._attendance = Attendance(connections, keys)
+        self._outbox = Outbox(partial(self._submit, library))
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
+        if all(map(rows.is_plain, messages)):
+            return await self._outbox.put(messages)
         return await self._submit(self._library, messages)
 
     def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from reverie.backends.redis.keys import Keys
 
-__all__ = ["message_row", "submit_request"]
+__all__ = ["is_plain", "message_row", "submit_request"]
 
 _Row = tuple[Any, ...]
 
@@ -49,7 +49,7 @@ def submit_request(messages: Sequence[Message], keys: Keys) -> dict[str, Any]:
     `messages` has a row for each. `label` is the label of all messages, if they have the same one; else
     `labels` are all their labels.
     """
-    plain = all(message.due is None and _is_plain(message) for message in messages)
+    plain = all(map(is_plain, messages))
     labels = [encode_id(label) for label in sorted({message.label for message in messages})]
     return {
         "plain": [part for message in messages for part in _plain_row(message, keys)] if plain else None,
@@ -71,7 +71,7 @@ def message_row(message: Message, keys: Keys) -> _Row:
     Fields that few messages have come last, and are left out if they are empty.
     """
     details = _details(message, keys)
-    if not _is_plain(message):
+    if _has_rules(message):
         details = _with_rules(details, message)
     row, task_id, due = _row(message, details), message.task_id, message.due
     if details.unique is None and not details.depends_on and message.user_key is None:
@@ -101,11 +101,16 @@ def _row(message: Message, details: _Details) -> _Row:
     )
 
 
-def _is_plain(message: Message) -> bool:
-    """Whether a message has no deadline, unique key or dependency, and is not the run of a trigger."""
-    if message.user_key is not None:
-        return False
-    return message.deadline is None and message.unique_key is None and not message.depends_on
+def is_plain(message: Message) -> bool:
+    """Whether a message takes its place at once, and has no rules."""
+    return message.due is None and not _has_rules(message)
+
+
+def _has_rules(message: Message) -> bool:
+    """Whether a message has a deadline, unique key or dependency, or is the run of a trigger."""
+    if message.user_key is not None or message.deadline is not None:
+        return True
+    return message.unique_key is not None or bool(message.depends_on)
 
 
 def _with_rules(details: _Details, message: Message) -> _Details:
