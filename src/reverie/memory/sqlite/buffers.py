@@ -41,18 +41,12 @@ def collect_row(step: EffectStep, effect: Buffer) -> None:
 
 def put_rows(connection: apsw.Connection, rows: Sequence[tuple[Message, Buffer]], now: int) -> None:
     """Write rows at the ends of their buffers, with few statements."""
-    names = [(message.user_id, message.mem_cube_id, str(effect.blob_type)) for message, effect in rows]
-    buffers = _to_json(list(dict.fromkeys(names)))
-    found = _decode_places(connection.execute(SQL["last_places"], {"buffers": buffers}).get)
-    places = {(user_id, cube, blob_type): place for user_id, cube, blob_type, place in found}
-    values = []
-    for name, (_, effect) in zip(names, rows, strict=True):
-        user_id, cube, blob_type = name
-        places[name] += 1
-        values.append(
-            (user_id, effect.buffer_id, cube, blob_type, effect.blob_id, places[name], effect.tokens, now,
-             _to_json(effect.metadata), effect.content)
-        )  # fmt: skip
+    last: int = connection.execute(SQL["last_place"]).get
+    values = [
+        (message.user_id, effect.buffer_id, message.mem_cube_id, str(effect.blob_type), effect.blob_id, place,
+         effect.tokens, now, _to_json(effect.metadata) if effect.metadata else "{}", effect.content)
+        for place, (message, effect) in enumerate(rows, last + 1)
+    ]  # fmt: skip
     write_rows(connection, SQL, "insert_rows", values)
 
 
@@ -209,5 +203,4 @@ def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-_decode_places = msgspec.json.Decoder(list[tuple[str, str, str, int]]).decode
 _decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode

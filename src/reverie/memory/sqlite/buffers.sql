@@ -1,12 +1,8 @@
 -- Statements about rows that are not done name their index: without statistics, SQLite would read the done rows, too.
 
--- name: last_places
--- The last place in each of some buffers, 0 in an empty one; `buffers` is a JSON array of [user, cube, type].
-SELECT json_group_array(json_array(b.value ->> 0, b.value ->> 1, b.value ->> 2, coalesce((
-    SELECT max(z.place) FROM buffer_zone AS z
-    WHERE z.user_id = b.value ->> 0 AND z.project_id = b.value ->> 1 AND z.blob_type = b.value ->> 2
-  ), 0)))
-FROM json_each(:buffers) AS b
+-- name: last_place
+-- The last place given in any buffer. Places are also the numbers of the rows.
+SELECT coalesce(max(rowid), 0) FROM buffer_zone
 
 -- name: insert_rows
 -- Followed by the values of each row, and `insert_rows_end`. A row is left out if its id is known, or if the memory that
@@ -18,10 +14,10 @@ WITH given (
 -- name: insert_rows_end
 )
 INSERT INTO buffer_zone (
-  user_id, buffer_id, project_id, blob_type, blob_id, place, buffer_size, status, created_at, updated_at, metadata,
-  content
+  rowid, user_id, buffer_id, project_id, blob_type, blob_id, place, buffer_size, status, created_at, updated_at,
+  metadata, content
 )
-SELECT g.user_id, g.buffer_id, g.project_id, g.blob_type, g.blob_id, g.place, g.buffer_size, 'idle', g.created_at,
+SELECT g.place, g.user_id, g.buffer_id, g.project_id, g.blob_type, g.blob_id, g.place, g.buffer_size, 'idle', g.created_at,
   g.created_at, g.metadata, g.content
 FROM given AS g
 WHERE g.user_id IS NOT NULL

@@ -31,6 +31,12 @@ WHERE g.seq IS NOT NULL
   ))
 ON CONFLICT (user_id, id) DO NOTHING
 
+-- name: count_additions
+-- Counts new items as changes of their tenants; the parameter is a JSON array of [tenant, number].
+UPDATE memory_tenants SET changes = changes + added.number
+FROM (SELECT value ->> 0 AS tenant, value ->> 1 AS number FROM json_each(?)) AS added
+WHERE memory_tenants.tenant = added.tenant
+
 -- name: seqs_after
 SELECT json_group_array(seq) FROM memory_items WHERE seq > ?
 
@@ -216,7 +222,12 @@ DELETE FROM memory_links WHERE user_id = :user_id AND (source_id = :id OR target
 DELETE FROM memory_versions WHERE user_id = :user_id AND id = :id
 
 -- name: delete_buffered
-DELETE FROM buffer_zone WHERE user_id = :user_id AND blob_id = :id
+-- Almost every row has the id of its memory; the others are in an index of their own.
+DELETE FROM buffer_zone WHERE rowid IN (
+  SELECT rowid FROM buffer_zone WHERE user_id = :user_id AND buffer_id = :id AND blob_id = :id
+  UNION ALL
+  SELECT rowid FROM buffer_zone WHERE user_id = :user_id AND blob_id = :id AND blob_id <> buffer_id
+)
 
 -- name: bury_id
 INSERT INTO memory_tombstones (user_id, id, deleted_at_epoch) VALUES (:user_id, :id, :now) ON CONFLICT DO NOTHING

@@ -107,6 +107,8 @@ class EffectGroup:
         if fresh:
             self.index.put_all(fresh)
             self.index.count_all(counts)
+            added = Counter(one.entry.tenant for one in fresh)
+            self.connection.execute(SQL["count_additions"], (to_json(list(added.items())),))
         return bool(fresh)
 
 
