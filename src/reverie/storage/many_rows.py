@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["statement_of", "write_rows"]
 
-CHUNKS = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+CHUNKS = (1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 """How many rows one statement may write; few sizes, so that each statement is prepared once."""
+MOST_CHARACTERS = 14_500
+"""How long the values of a statement may be: a statement of more than 16 kB does not stay prepared."""
 FULL_ENOUGH = 0.75
 """A chunk with at least this share of real rows is filled up with rows of NULL.
 
@@ -33,6 +35,8 @@ def write_rows(
     start = changed = 0
     columns = len(rows[0]) if rows else 0
     for size in CHUNKS:
+        if size * (2 * columns + 2) > MOST_CHARACTERS:
+            continue
         while len(rows) - start >= FULL_ENOUGH * size:
             flat = list(chain.from_iterable(rows[start : start + size]))
             flat += [None] * (columns * size - len(flat))
