@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,13 +33,6 @@ BATCH_TEXTS = 64
 BATCH_TOKENS = 8192
 """Tokens that are pooled in one step, which takes 1 kB for each and lets no other thread run."""
 
-MOST_WORDS = 50_000
-"""Words whose numbers of tokens are kept; with more, the collection begins anew."""
-LONGEST_WORD = 40
-"""The number of tokens of a word with more characters is not kept."""
-WHOLE = re.compile("^ | $|  |[<\u2581]")
-"""Texts that match are counted as a whole: runs of spaces, and marks that the tokenizer reads as tokens."""
-
 
 class WordLlamaEmbedder:
     """Embeds texts with wordllama; vectors have the length 1, that of an empty text is zero."""
@@ -49,8 +41,6 @@ class WordLlamaEmbedder:
 
     def __init__(self) -> None:
         self._model = LazyModel("wordllama", _load)
-        self._counts: dict[str, int] = {}
-        """Word → how many tokens it has."""
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """One row for each text."""
@@ -65,28 +55,13 @@ class WordLlamaEmbedder:
         return self.count_all_tokens([text])[0]
 
     def count_all_tokens(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text.
-
-        No token has a space after another character, so that the words of a text can be counted one by one.
-        The counts of words are kept, because most words come again.
-        """
-        tokenizer, known = self._model.get().tokenizer, self._counts
-        if len(known) > MOST_WORDS:
-            known = self._counts = {}
-        words = [_words_of(text) for text in texts]
-        missing = list({word for some in words for word in some if word not in known})
-        sizes: dict[str, int] = {}
-        for start in range(0, len(missing), BATCH_TEXTS):
-            some = missing[start : start + BATCH_TEXTS]
-            encoded = tokenizer.encode_batch_fast(some, add_special_tokens=False)
-            sizes |= {word: len(one.ids) for word, one in zip(some, encoded, strict=True)}
-        known |= {word: size for word, size in sizes.items() if len(word) <= LONGEST_WORD}
-        return [sum(known[word] if word in known else sizes[word] for word in some) for some in words]
-
-
-def _words_of(text: str) -> list[str]:
-    """Parts of a text whose tokens, counted one by one, are those of the text."""
-    return [text] if WHOLE.search(text) else text.split(" ")
+        """The number of tokens of each text. Other threads can run Python code meanwhile."""
+        tokenizer = self._model.get().tokenizer
+        counts: list[int] = []
+        for start in range(0, len(texts), BATCH_TEXTS):
+            some = list(texts[start : start + BATCH_TEXTS])
+            counts += map(len, tokenizer.encode_batch_fast(some, add_special_tokens=False))
+        return counts
 
 
 @cache
