@@ -51,6 +51,7 @@ __all__ = [
     "Records",
     "SharedState",
     "SubmitsHere",
+    "TakesIn",
     "TriggerStore",
 ]
 
@@ -154,6 +155,16 @@ class Queue(Protocol):
         The label `CANCELLED` is for requests to cancel running messages. A wait may also return for no
         reason. `until` is in epoch milliseconds of the queue's own clock.
         """
+        ...
+
+
+@runtime_checkable
+class TakesIn(Protocol):
+    """A queue whose submits wait while it settles."""
+
+    @property
+    def takes_in(self) -> bool:
+        """Whether messages were submitted here a moment ago, or another process waits to submit some."""
         ...
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from reverie.backends.interface import TakesIn
 from reverie.backends.moves import Move, Settlement
 from reverie.base.failpoints import failpoint
 from reverie.base.logs import get_logger
@@ -43,8 +44,10 @@ GROUP_LIMIT = 500
 """The most settlements in one step."""
 LEAST_GROUP = 16
 """How many settlements a step may have in any case: each step waits for the disk."""
-STEP_S = 0.03
-"""How long a step should take at most: others wait until it is written."""
+STEP_S = 0.02
+"""How long a step should take while messages are taken in: their senders wait until it is written."""
+CALM_STEP_S = 0.2
+"""How long a step should take while nobody waits for it. Large groups cost less for each settlement."""
 
 
 class Settler(LoopService):
@@ -70,14 +73,15 @@ class Settler(LoopService):
         """
         super().__init__()
         self._queue = backend.queue
+        self._intake = backend.queue if isinstance(backend.queue, TakesIn) else None
         self._store = None if backend.capabilities.applies_effects else store
         self._on_settled = on_settled
         self._on_conflict = on_conflict
         self._lease_end = lease_end
         self._notices = notices
         self._pending: deque[Settlement] = deque()
-        self._group_size = LEAST_GROUP
-        """How many settlements the queue writes in `STEP_S`, as the last steps have shown."""
+        self._cost_s = STEP_S / LEAST_GROUP
+        """How many seconds a settlement takes, as the last step has shown."""
         self._singly = 0
         """How many of the first in `_pending` are settled one by one: they could not be sent together."""
         self._news = asyncio.Event()
@@ -98,23 +102,23 @@ class Settler(LoopService):
     async def flush(self) -> None:
         """Report all pending settlements."""
         while self._pending:
-            size = 1 if self._singly else min(self._group_size, len(self._pending))
+            size = 1 if self._singly else min(self._group_size(), len(self._pending))
             self._singly = max(0, self._singly - 1)
             group = [self._pending.popleft() for _ in range(size)]
             began = time.monotonic()
             try:
                 await self._settle_or_split(group)
-                self._learn(size, time.monotonic() - began)
+                if size >= LEAST_GROUP:  # fewer have mostly waited for the disk
+                    self._cost_s = (time.monotonic() - began) / size
             except BaseException:
                 self._pending.extendleft(reversed(group))  # if they were settled after all: stale next time
                 raise
 
-    def _learn(self, size: int, took_s: float) -> None:
-        """Let the next groups be larger if a full one was quick, and smaller if one was slow."""
-        if took_s > STEP_S:
-            self._group_size = max(LEAST_GROUP, min(self._group_size, round(size * STEP_S / took_s)))
-        elif size == self._group_size and took_s < STEP_S / 2:
-            self._group_size = min(GROUP_LIMIT, 2 * size)
+    def _group_size(self) -> int:
+        """How many settlements the next step may have."""
+        is_awaited = self._intake is not None and self._intake.takes_in
+        step_s = STEP_S if is_awaited else CALM_STEP_S
+        return max(LEAST_GROUP, min(GROUP_LIMIT, int(step_s / max(self._cost_s, 1e-9))))
 
     async def _settle_or_split(self, group: list[Settlement]) -> None:
         """Settle a group; if one settlement cannot even be sent, let the next turns settle them one by one.

@@ -70,13 +70,24 @@ class Patience:
             self._intake_rests_s = self._others_rest_s = 0.0
         else:
             self._intake_rests_s = self._others_rest_s = YIELD_S
-            if not intake and self._does_intake_wait():
+            if not intake and self.intake_waits:
                 self._others_rest_s = min(LONGEST_REST_S, max(YIELD_S, WAY * held_s))
 
     def rest_s(self, *, intake: bool) -> float:
         """For how many seconds the lock should still stay free before the next transaction."""
         rests_s = self._intake_rests_s if intake else self._others_rest_s
         return max(0.0, self._ended_at + rests_s - time.monotonic())
+
+    @property
+    def intake_waits(self) -> bool:
+        """Whether any process has told lately that its intake waits for the lock."""
+        if self._sign is None:
+            return False
+        try:
+            told_at = os.stat(self._sign).st_mtime  # noqa: PTH116  often called: a Path costs more
+        except OSError:
+            return False
+        return abs(time.time() - told_at) < CONTENDED_S
 
     def close(self) -> None:
         """Remove the sign. A process that goes on makes it again."""
@@ -93,13 +104,3 @@ class Patience:
             os.close(os.open(self._sign, os.O_CREAT | os.O_WRONLY, 0o600))
             now = time.time()
             os.utime(self._sign, (now, now))
-
-    def _does_intake_wait(self) -> bool:
-        """Whether any process has told lately that its intake waits for the lock."""
-        if self._sign is None:
-            return False
-        try:
-            told_at = os.stat(self._sign).st_mtime  # noqa: PTH116  often called: a Path costs more
-        except OSError:
-            return False
-        return abs(time.time() - told_at) < CONTENDED_S

@@ -214,6 +214,11 @@ class Database:
         writer = self._writer
         return writer is not None and self._diagnosis.damage is None and writer.idle
 
+    @property
+    def intake_waits(self) -> bool:
+        """Whether another process has told lately that it waits for the lock to take messages in."""
+        return self._patience.intake_waits
+
     def run_here(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run `job` in a write transaction of its own, on the calling thread, and commit it."""
         return self._opened().run_here(job)

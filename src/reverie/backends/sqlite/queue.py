@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,6 +47,8 @@ __all__ = ["SqliteQueue"]
 
 T = TypeVar("T")
 
+TAKES_IN_S = 1.0
+"""How long after a submit more are expected."""
 LOOK_AGAIN_MS = 2000
 """How often a worker looks for work by itself, because news from other processes can be lost."""
 
@@ -65,13 +68,22 @@ class SqliteQueue:
         self._peers = Peers(database.path)
         self._overdue: list[EndedMessage] = []
         self._outbox = Outbox(partial(self._write, intake=True))
+        self._taken_in_at = -TAKES_IN_S
+        """When the last messages were submitted here, by the monotonic clock."""
+
+    @property
+    def takes_in(self) -> bool:
+        """See `TakesIn.takes_in`."""
+        return time.monotonic() - self._taken_in_at < TAKES_IN_S or self._database.intake_waits
 
     async def submit(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `Queue.submit`."""
+        self._taken_in_at = time.monotonic()
         return await self._outbox.put(messages)
 
     def submit_here(self, messages: Sequence[Message]) -> list[Submitted]:
         """See `SubmitsHere.submit_here`."""
+        self._taken_in_at = time.monotonic()
         if not self._database.idle:
             return self._outbox.put_and_wait(messages)
         steps: list[Step] = []
