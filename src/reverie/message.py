@@ -341,11 +341,18 @@ def _has_short_names(message: Message, most: int) -> bool:
         type(user) is type(cube) is type(label) is type(item) is str and user and cube and label and item
     ):
         return False
-    if not (message.session_id is message.task_id is message.trace_id is None):
-        return False
-    if not (message.user_name is message.unique_key is None):
-        return False
     names = user + cube + label + item
+    for optional in (
+        message.session_id,
+        message.task_id,
+        message.trace_id,
+        message.user_name,
+        message.unique_key,
+    ):
+        if type(optional) is str:
+            names += optional
+        elif optional is not None:
+            return False
     return names.isascii() and names.isprintable() and len(names) <= most
 
 

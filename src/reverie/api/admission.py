@@ -26,6 +26,7 @@ BURST_S = 2.0
 """A key that was quiet may send the requests of this many seconds at once."""
 FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"via")
 """The beginnings of the headers that a proxy adds to a request of somebody else."""
+NO_LIMITS = KeyLimits()
 
 
 class Admitted(NamedTuple):
@@ -79,12 +80,13 @@ class Admission:
         if found is not None:
             return Admitted(*found)
         if not await self._keys.ever_made():
-            if forwarded := next((name for name, _ in headers if name.startswith(FORWARDED)), None):
-                raise ForwardedRequestError(forwarded.decode("latin-1"))
-            return Admitted(self._caller, KeyLimits())
+            for name, _ in headers:
+                if name.startswith(FORWARDED):
+                    raise ForwardedRequestError(name.decode("latin-1"))
+            return Admitted(self._caller, NO_LIMITS)
         if token or path not in self._open_paths:
             raise KeyNeededError
-        return Admitted(NOBODY, KeyLimits())
+        return Admitted(NOBODY, NO_LIMITS)
 
     def _count(self, key_id: str, per_s: float | None) -> None:
         """Count a request of a key, and refuse it if the key has sent too many."""

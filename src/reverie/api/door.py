@@ -37,10 +37,12 @@ SAFE_HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 """Headers of every answer, for browsers."""
-NOT_A_PAGE = ((b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),)
-"""A header of every answer that has no policy of its own."""
-NOT_KEPT = ((b"cache-control", b"no-store"),)
-"""A header of every answer that does not say itself how long it may be kept."""
+UNLESS_GIVEN = (
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+"""Headers of every answer that does not say itself what its page may load, or how long it may be kept."""
+TRACE = TRACE_HEADER.encode()
 
 
 class Door:
@@ -138,10 +140,12 @@ class Door:
 
     def _complete(self, headers: Iterable[tuple[bytes, bytes]], trace_id: str) -> list[tuple[bytes, bytes]]:
         """The headers of an answer, with those that every answer has."""
-        given = list(headers)
-        names = {name.lower() for name, _ in given}
-        more = (*self._headers, *(pair for pair in (*NOT_A_PAGE, *NOT_KEPT) if pair[0] not in names))
-        return [*given, *more, (TRACE_HEADER.encode(), trace_id.encode())]
+        complete = list(headers)
+        names = [name.lower() for name, _ in complete]
+        complete += self._headers
+        complete += [pair for pair in UNLESS_GIVEN if pair[0] not in names]
+        complete.append((TRACE, trace_id.encode()))
+        return complete
 
     def _foreign(self, head: _Head) -> JSONResponse | None:
         """The refusal of a request for another host or from a page elsewhere; None if it may pass."""

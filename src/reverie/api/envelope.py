@@ -49,6 +49,8 @@ from reverie.models.interface import ModelMissingError
 from reverie.principal import current_principal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastapi import FastAPI, Request
     from starlette.types import Scope
 
@@ -109,6 +111,14 @@ class Answer(JSONResponse):
     def render(self, content: Any) -> bytes:
         """The bytes of the body."""
         return msgspec.json.encode(content)
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        """Set the headers; no answer of ours is given any, or is without a body."""
+        if headers is not None:
+            super().init_headers(headers)
+            return
+        length = str(len(self.body)).encode("latin-1")
+        self.raw_headers = [(b"content-length", length), (b"content-type", b"application/json")]
 
 
 def answer(data: Any, message: str = "ok", code: int = 200) -> JSONResponse:

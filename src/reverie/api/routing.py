@@ -121,7 +121,10 @@ class JsonRequest(Request):
 
     async def json(self) -> Any:
         """The value of the body; the standard library's error if it is no JSON."""
-        body = await self.body()
+        return self.decode(await self.body())
+
+    def decode(self, body: bytes) -> Any:
+        """The value of this body; see `json`."""
         try:
             value = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -195,10 +198,14 @@ class Endpoint(APIRoute):
             principal.check_role(route.role)
             if route.reach == "all" and principal.is_bound:
                 raise BoundKeyError
+        if route.method == "GET":
+            return
         headers = dict(reversed(scope["headers"]))  # the first of several counts
-        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        if has_body and route.method != "GET":
-            given = headers.get(b"content-type", b"").decode("latin-1")
+        kind_given = headers.get(b"content-type", b"")
+        if kind_given == b"application/json" and "application/json" in self._taken:
+            return
+        if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+            given = kind_given.decode("latin-1")
             kind = given.partition(";")[0].strip().lower()
             if kind.startswith("application/") and kind.endswith("+json"):
                 kind = CONTENT_TYPES["json"]
@@ -225,9 +232,9 @@ class BodyReader:
             return None
         return cls(others[0], requests) if issubclass(kinds[0], BaseModel) else None
 
-    async def read(self, request: JsonRequest) -> dict[str, Any]:
+    def read(self, request: JsonRequest, body: bytes) -> dict[str, Any]:
         """The arguments of the function; `ValueError` if the body is no JSON or not what the model wants."""
-        value = self._model.validate_python(await request.json())
+        value = self._model.validate_python(request.decode(body))
         return {self._name: value, **dict.fromkeys(self._requests, request)}
 
 

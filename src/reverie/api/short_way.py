@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from starlette.requests import ClientDisconnect
+
 from reverie.api.envelope import failure_of
 from reverie.api.repeatable import IDEMPOTENCY_HEADER
 from reverie.api.routing import JsonRequest, once_more
@@ -34,16 +36,16 @@ class ShortWay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         endpoint = _find(self._endpoints, scope)
-        if endpoint is None or any(name == REPEATABLE for name, _ in scope["headers"]):
+        if endpoint is None or REPEATABLE in [name for name, _ in scope["headers"]]:
             await self._application(scope, receive, send)
             return
         assert endpoint.reader is not None
         request = JsonRequest(scope, receive)
         try:
             endpoint.check(scope)
-            body = await request.body()
+            body = await _body_of(receive)
             try:
-                values = await endpoint.reader.read(request)
+                values = endpoint.reader.read(request, body)
             except (ValueError, RecursionError):
                 await self._application(scope, once_more(body, receive), send)
                 return
@@ -68,6 +70,18 @@ class ExactPaths:
         else:
             scope["endpoint"], scope["path_params"] = endpoint.endpoint, {}
             await endpoint.handle(scope, receive, send)
+
+
+async def _body_of(receive: Receive) -> bytes:
+    """The body of a request; `ClientDisconnect` if the client hangs up before it has come."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _by_path(endpoints: Iterable[Endpoint]) -> dict[tuple[str, str], Endpoint]:

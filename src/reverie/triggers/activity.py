@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ActivityNotes"]
 
+_Ids = tuple[str, str | None, str | None]
+"""The ids of a user, a device and an agent."""
+
 log = get_logger(__name__)
 
 LABEL = "add"
@@ -39,10 +42,10 @@ class ActivityNotes:
     def __init__(self, triggers: Triggers) -> None:
         self._triggers = triggers
         self._lock = threading.Lock()
-        self._waiting: dict[str, Who] = {}
-        """user key → user whose activity is not noted yet."""
-        self._noted: dict[str, float] = {}
-        """user key → when activity was last noted, by the monotonic clock."""
+        self._waiting: dict[_Ids, Who] = {}
+        """User, device and agent whose activity is not noted yet."""
+        self._noted: dict[_Ids, float] = {}
+        """user, device and agent → when activity was last noted, by the monotonic clock."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -59,11 +62,10 @@ class ActivityNotes:
         with self._lock:
             for message, answer in zip(messages, answers, strict=True):
                 if message.label == LABEL and answer.status == "accepted":
-                    who = who_of(message)
-                    key = triggers.key_of(who)
-                    if now - self._noted.get(key, -REST_S) >= REST_S:
-                        self._waiting[key] = who
-                        self._remember(key, now)
+                    ids = _ids_of(message)
+                    if now - self._noted.get(ids, -REST_S) >= REST_S:
+                        self._waiting[ids] = who_of(message)
+                        self._remember(ids, now)
             wake = bool(self._waiting) and self._task is None
         if wake and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._begin)
@@ -75,7 +77,7 @@ class ActivityNotes:
         """
         who = who_of(message)
         with self._lock:
-            self._remember(self._triggers.key_of(who), _now())
+            self._remember(_ids_of(message), _now())
         try:
             return (await self._triggers.touch([who]))[0], None
         except ReverieError as error:
@@ -115,17 +117,25 @@ class ActivityNotes:
         if self._loop is not None:
             self._begin()  # a note that came since the task looked last did not begin another
 
-    def _remember(self, key: str, now: float) -> None:
+    def _remember(self, ids: _Ids, now: float) -> None:
         if len(self._noted) >= MOST_KNOWN:
             self._noted.clear()
-        self._noted[key] = now
+        self._noted[ids] = now
 
 
 def who_of(message: Message) -> Who:
     """The user, device and agent that a message is from."""
-    info = message.info or {}
-    given = {name: info.get(name) for name in ("device_id", "agent_id")}
-    return {
-        "user_id": message.user_id,
-        **{name: value if isinstance(value, str) and value else None for name, value in given.items()},  # type: ignore[typeddict-item]
-    }
+    user_id, device_id, agent_id = _ids_of(message)
+    return {"user_id": user_id, "device_id": device_id, "agent_id": agent_id}
+
+
+def _ids_of(message: Message) -> _Ids:
+    info = message.info
+    if info is None:
+        return message.user_id, None, None
+    device, agent = info.get("device_id"), info.get("agent_id")
+    return (
+        message.user_id,
+        device if device and isinstance(device, str) else None,
+        agent if agent and isinstance(agent, str) else None,
+    )
