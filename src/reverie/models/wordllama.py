@@ -30,8 +30,6 @@ MAX_CHARACTERS = 100_000
 """The rest of a longer text does not count."""
 BATCH_TEXTS = 64
 """Texts that become tokens in one step; other threads can run meanwhile."""
-BATCH_TOKENS = 8192
-"""Tokens that are pooled in one step, which takes 1 kB for each and lets no other thread run."""
 
 
 class WordLlamaEmbedder:
@@ -95,30 +93,18 @@ def _embed(model: Any, texts: Sequence[str]) -> NDArray[np.float32]:
     import numpy as np  # noqa: PLC0415  slow to import
 
     rows = np.zeros((len(texts), DIMENSIONS), dtype=np.float32)
-    last = model.embedding.shape[0] - 1
-    for batch in _batches(model, texts):
-        tokens = np.concatenate([np.asarray(ids, dtype=np.int64) for _, ids in batch])
-        starts = np.cumsum([0, *(len(ids) for _, ids in batch[:-1])])
-        sums = np.add.reduceat(model.embedding[np.clip(tokens, 0, last)], starts, axis=0)
-        rows[[index for index, _ in batch]] = sums
+    for index, ids in enumerate(_tokens_of(model, texts)):
+        if ids:
+            vectors = model.embedding.take(ids, axis=0, mode="clip")
+            np.add.reduce(vectors, axis=0, out=rows[index])
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     np.divide(rows, lengths, out=rows, where=lengths > 0)
     return rows
 
 
-def _batches(model: Any, texts: Sequence[str]) -> Iterator[list[tuple[int, list[int]]]]:
-    """Yield (index, tokens) of the texts that have tokens, about `BATCH_TOKENS` at a time."""
-    batch: list[tuple[int, list[int]]] = []
-    size = 0
+def _tokens_of(model: Any, texts: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the tokens of each text."""
     for start in range(0, len(texts), BATCH_TEXTS):
-        group = [text[:MAX_CHARACTERS] for text in texts[start : start + BATCH_TEXTS]]
-        encoded = model.tokenizer.encode_batch_fast(group, add_special_tokens=False)
-        for index, ids in enumerate((one.ids for one in encoded), start):
-            if ids:
-                batch.append((index, ids))
-                size += len(ids)
-            if size >= BATCH_TOKENS:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
+        some = [text[:MAX_CHARACTERS] for text in texts[start : start + BATCH_TEXTS]]
+        for one in model.tokenizer.encode_batch_fast(some, add_special_tokens=False):
+            yield one.ids
