@@ -52,8 +52,11 @@ CLOSE_S = 5.0
 """How many seconds a close waits for reads that go on. The last connection to end writes the log back."""
 READERS = 5
 """The most reads at once; further ones wait."""
-SEARCHERS = 4
-"""The most searches at once. They have threads of their own, so that other reads never wait for them."""
+SEARCHERS = 2
+"""The most searches at once. They have threads of their own, so that other reads never wait for them.
+
+More would take turns in running Python code, and each turn has its price.
+"""
 UPKEEP_READERS = 1
 """The most reads of upkeep at once. They take long, and no other read waits for them."""
 READ_TIMEOUT_S = 30.0
