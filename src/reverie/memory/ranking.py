@@ -52,7 +52,7 @@ MANY_ITEMS = 500
 """From this many items on, more items do not lower scores."""
 SMALL_TENANT = 20
 """With this many items the usual cosine of the embedder counts as much as the mean of the tenant."""
-FARTHEST = 3.0
+FARTHEST = 1.5
 """How many deviations a vector lowers an item at most. Among items that are nearly the same, a different one
 would be lost, although it has the very word of the query."""
 LEAST_DEVIATION = 1e-6
