@@ -93,6 +93,15 @@ def test_no_route_is_hidden_by_one_before_it(route: Route) -> None:
     assert matching[0] is route
 
 
+async def test_another_method_is_answered_with_those_of_the_path(scheduler: AsyncScheduler) -> None:
+    async with asking(scheduler) as client:
+        for path in {route.path for route in ROUTES}:
+            refused = await client.request("OPTIONS", path)
+            assert refused.status_code == 405
+            methods = {route.method for route in ROUTES if route.path == path}
+            assert set(refused.headers["allow"].split(", ")) == methods, path
+
+
 # -- the document ------------------------------------------------------------------------------------
 
 

@@ -141,15 +141,6 @@ ROUTES = (
         example=Example(query={"user_id": "ann", "limit": 10}),
     ),
     Route(
-        "GET",
-        "/product/scheduler/dead_letters/{item_id}",
-        dead_letter,
-        role=Role.READ_ONLY,
-        answer=DeadLetter,
-        errors=(UnknownItemError, InvalidMessageError, BackendUnavailableError),
-        example=Example(path={"item_id": "report"}, query={"user_id": "ann"}),
-    ),
-    Route(
         "POST",
         "/product/scheduler/dead_letters/requeue",
         requeue,
@@ -166,6 +157,15 @@ ROUTES = (
         answer=ChangedItems,
         errors=REFUSED,
         example=ITEMS,
+    ),
+    Route(
+        "GET",
+        "/product/scheduler/dead_letters/{item_id}",
+        dead_letter,
+        role=Role.READ_ONLY,
+        answer=DeadLetter,
+        errors=(UnknownItemError, InvalidMessageError, BackendUnavailableError),
+        example=Example(path={"item_id": "report"}, query={"user_id": "ann"}),
     ),
     Route(
         "POST",

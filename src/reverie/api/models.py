@@ -67,7 +67,7 @@ class TurnModel(BaseModel):
             return given | {"content": _text_of_part(given)}
         return given | {"content": given["text"]} if "text" in given else given
 
-    @field_validator("content", mode="before")
+    @field_validator("content", mode="before", json_schema_input_type=str | list[str | dict[str, Any]] | None)
     @classmethod
     def join_parts(cls, content: Any) -> Any:
         """Turn content in parts into the text of its parts; a call of a tool may have no content."""
