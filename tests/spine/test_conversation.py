@@ -17,7 +17,7 @@ from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from reverie.turn import Turn
 from support.extractor import extract, turns_in
-from support.scripted_model import Answer, half, quota, rate_limit, scripted
+from support.scripted_model import Answer, Request, half, quota, rate_limit, scripted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -302,6 +302,64 @@ async def test_a_row_that_always_fails_takes_no_other_row_along(tmp_path, model,
     rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
     assert [row.status for row in rows] == ["done", "failed", "done", "done"]
     assert set(await facts(scheduler)) == {"Ann likes tea", "Ann likes milk", "Ann likes rice"}
+    await scheduler.stop()
+
+
+@pytest.mark.parametrize("status", [502, 503, 529])
+async def test_an_outage_gives_no_row_up(scheduler, clock, model, status) -> None:
+    model.answers = lambda _: Answer(status=status)
+    for turn in ("I moved to Lisbon", "I like tea", "I like milk"):
+        await say(scheduler, turn)
+        for _ in range(20):
+            await later(scheduler, clock, 60)
+    for _ in range(12):
+        await later(scheduler, clock)
+        await scheduler.runtime.buffer_sweeper.sweep()
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert [(row.status, row.failures) for row in rows] == [("idle", 0)] * 3
+    assert len((await scheduler.control.dead_letters(user_id="ann")).rows) <= 1
+    model.answers = extract
+    await scheduler.runtime.buffer_sweeper.sweep()
+    for _ in range(3):
+        await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon", "Ann likes tea", "Ann likes milk"}
+
+
+@pytest.mark.parametrize(
+    "extra", [{"same_as": 0}, {"ends": None}, {"ends": [0, -1]}, {"info": "x"}, {"kind": None}]
+)
+async def test_what_nobody_asked_for_spoils_no_answer(scheduler, clock, model, extra) -> None:
+    fact = {"text": "Ann likes tea", "kind": "fact", "turns": [1]} | extra
+    model.answers = lambda _: Answer(text=json.dumps({"facts": [fact]}))
+    if "kind" in extra:  # it is needed: the answer is repaired
+        good = json.dumps({"facts": [fact | {"kind": "preference"}]})
+        model.script = [Answer(text=json.dumps({"facts": [fact]})), Answer(text=good)]
+    await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann likes tea"}
+    assert model.calls == 1 + ("kind" in extra)
+
+
+@pytest.mark.parametrize("by", ["cut off", "too many"])
+async def test_turns_with_too_much_to_answer_are_read_in_parts(tmp_path, model, clock, by) -> None:
+    def answers(request: Request) -> Answer:
+        turns = request.prompt.count("I like thing")
+        if turns > 13:
+            facts = [{"text": f"fact {n}", "kind": "fact", "turns": [1]} for n in range(51)]
+            many = Answer(text=json.dumps({"facts": facts}))
+            return many if by == "too many" else Answer(text='{"facts": [{"te', finish="length")
+        return extract(request)
+
+    model.answers = answers
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    await say(scheduler, *(f"I like thing{number}" for number in range(80)))
+    model.script = [Answer(text='{"facts": [{"te', finish="length"), Answer(status=500)]
+    await later(scheduler, clock)
+    await later(scheduler, clock)
+    assert model.calls == 15  # 50 and 30 turns in halves and quarters; one call failed, none was repeated
+    assert len(await facts(scheduler)) == 80
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert {row.status for row in rows} == {"done"}
     await scheduler.stop()
 
 

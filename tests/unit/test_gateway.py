@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from reverie.memory.sqlite.store import SqliteMemoryStore
 from reverie.models.gateway import Gateway
 from reverie.models.interface import (
     AnswerPart,
+    AnswerTooLongError,
     BadAnswerError,
     ChatMessage,
     Completion,
@@ -151,19 +154,26 @@ async def test_a_bad_answer_is_paid_too(gateway: Gateway, model: Model, ledger: 
 
 
 @pytest.mark.parametrize(
-    "text", ['{"word": "tea"}', '```json\n{"word": "tea"}\n```', '```\n{"word": "tea"}```']
+    "text",
+    [
+        '{"word": "tea"}',
+        '```json\n{"word": "tea"}\n```',
+        '```\n{"word": "tea"}```',
+        'Sure, here it is:\n```json\n{"word": "tea"}\n```\nAnything else?',
+        '<think>\n{"word": "milk"} or tea?\n</think>\n\n{"word": "tea"}',
+    ],
 )
 async def test_json_that_fits_the_schema(gateway: Gateway, model: Model, text: str) -> None:
     model.script = [text]
-    assert (await ask(gateway, schema=SCHEMA)).text == '{"word": "tea"}'
+    assert (await ask(gateway, schema=SCHEMA)).text.strip() == '{"word": "tea"}'
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("tea", "is not JSON"),
-        ('{"word": 7}', "does not fit the schema at $.word: 7 is not of type 'string'"),
-        ("[]", "does not fit the schema at $: [] is not of type 'object'"),
+        ('{"word": 7}', 'does not fit the schema at $.word: type "string"'),
+        ("[]", 'does not fit the schema at $: type "object"'),
     ],
 )
 async def test_a_bad_answer_is_repaired_once(
@@ -176,6 +186,38 @@ async def test_a_bad_answer_is_repaired_once(
     assert problem in wish.content
     assert model.keys[0].removesuffix("-0") == model.keys[1].removesuffix("-1")
     assert await ledger.spent_on(ANN, DAY) == (30, 140)
+
+
+OPEN = {"type": "object", "properties": {"word": {"type": "string"}, "size": {"type": "integer"}}}
+CLOSED = {**OPEN, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "wanted"),
+    [
+        (OPEN, '{"word": "tea", "size": null}', {"word": "tea"}),
+        (OPEN, '{"word": "tea", "more": 1}', {"word": "tea", "more": 1}),
+        (CLOSED, '{"word": "tea", "more": null}', {"word": "tea"}),
+        ({"type": "array", "items": CLOSED}, '[{"word": "tea", "more": 1}, {}]', [{"word": "tea"}, {}]),
+    ],
+)
+async def test_what_was_not_asked_is_left_out_and_null_is_nothing(
+    gateway: Gateway, model: Model, schema: dict[str, Any], given: str, wanted: Any
+) -> None:
+    model.script = [given]
+    assert json.loads((await ask(gateway, schema=schema)).text) == wanted
+
+
+async def test_an_answer_with_too_many_entries_is_not_repaired(
+    gateway: Gateway, model: Model, ledger: Ledger
+) -> None:
+    entries = {"type": "array", "items": {"type": "integer"}, "maxItems": 2}
+    schema = {"type": "object", "properties": {"entries": entries}}
+    model.script = ['{"entries": [1, 2, 3]}']
+    with pytest.raises(AnswerTooLongError, match="maxItems 2"):
+        await ask(gateway, schema=schema)
+    assert len(model.prompts) == 1
+    assert await ledger.spent_on(ANN, DAY) == (15, 70)
 
 
 async def test_a_second_bad_answer_is_a_transient_failure(gateway: Gateway, model: Model) -> None:

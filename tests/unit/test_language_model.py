@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import stamina
@@ -21,7 +23,14 @@ from reverie.failures import (
     TransientError,
     WorkError,
 )
-from reverie.models.interface import BadAnswerError, ChatMessage, ModelMissingError, PromptTooLongError
+from reverie.models.interface import (
+    AnswerTooLongError,
+    BadAnswerError,
+    ChatMessage,
+    ModelAwayError,
+    ModelMissingError,
+    PromptTooLongError,
+)
 from reverie.models.openai_chat import PRESETS, OpenAIChat, retry_after
 from reverie.models.settings import LlmSettings
 from reverie.settings import load_settings
@@ -121,10 +130,10 @@ FAILURES = {
         PromptTooLongError,
         None,
     ),
-    "an endless answer": (Answer(text="x" * 40_000), BadAnswerError, None),
+    "an endless answer": (Answer(text="x" * 40_000), AnswerTooLongError, None),
     "unprocessable": (Answer(status=422), InvalidWorkError, None),
     "broken": (Answer(status=500), TransientError, None),
-    "overloaded": (Answer(status=529, headers={"Retry-After": "3"}), TransientError, 3),
+    "overloaded": (Answer(status=529, headers={"Retry-After": "3"}), ModelAwayError, 3),
     "words of a rate limit": (Answer(status=418, message="Request was throttled"), RateLimitedError, None),
     "other words": (Answer(status=418, message="a teapot"), WorkError, None),
     "rate limit in a good answer": (
@@ -141,7 +150,7 @@ FAILURES = {
     "another object": (Answer(raw=b"[1, 2]"), BadAnswerError, None),
     "no choices": (Answer(raw=b'{"choices": []}'), BadAnswerError, None),
     "an empty answer": (Answer(text="  "), BadAnswerError, None),
-    "half an answer": (half(), BadAnswerError, None),
+    "half an answer": (half(), AnswerTooLongError, None),
 }
 
 
@@ -163,6 +172,26 @@ async def test_an_answer_that_cannot_be_used_says_what_it_cost(server: ScriptedM
         with pytest.raises(BadAnswerError, match="cut off after 2048 tokens") as failed:
             await model.complete(PROMPT)
     assert (failed.value.completion.input_tokens, failed.value.completion.output_tokens) == (10, 5)
+
+
+async def test_an_answer_without_choices_says_what_it_cost(server: ScriptedModel) -> None:
+    usage = {"prompt_tokens": 700, "completion_tokens": 90}
+    server.script = [Answer(raw=json.dumps({"choices": [], "usage": usage}).encode())]
+    async with chat(server) as model:
+        with pytest.raises(BadAnswerError) as failed:
+            await model.complete(PROMPT)
+    assert (failed.value.completion.input_tokens, failed.value.completion.output_tokens) == (700, 90)
+
+
+@pytest.mark.parametrize("count", [10**30, -1, True, 1.5, "7"])
+async def test_a_count_of_tokens_that_cannot_be_is_not_believed(server: ScriptedModel, count: Any) -> None:
+    choices = [{"message": {"content": "fine"}, "finish_reason": "stop"}]
+    usage = {"prompt_tokens": count, "completion_tokens": 3}
+    server.script = [Answer(raw=json.dumps({"choices": choices, "usage": usage}).encode())]
+    async with chat(server) as model:
+        answer = await model.complete(PROMPT)
+    assert 0 < answer.input_tokens < 100
+    assert 0 < answer.output_tokens < 100
 
 
 async def test_a_connection_that_breaks_is_tried_three_times(server: ScriptedModel, capsys) -> None:

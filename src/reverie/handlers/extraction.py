@@ -45,6 +45,8 @@ KINDS = ("fact", "event", "preference")
 MOST_FACTS = 50
 """How many facts one answer may have."""
 MOST_SOURCES = 50
+MOST_TURNS = MOST_FACTS
+"""How many turns are read at once: some models write a fact for each."""
 LONGEST_FACT = 1000
 """How many characters a fact may have."""
 KNOWN_TOKENS = 400
@@ -132,7 +134,7 @@ def answer_schema(extraction: Extraction, turns: int, known: int) -> dict[str, A
     if extraction.schema is not None:
         fact["info"] = extraction.schema
     required = ["text", "kind", "turns"] + (["info"] if extraction.schema is not None else [])
-    one = {"type": "object", "properties": fact, "required": required}
+    one = {"type": "object", "properties": fact, "required": required, "additionalProperties": False}
     facts = {"type": "array", "items": one, "maxItems": MOST_FACTS}
     return {"type": "object", "properties": {"facts": facts}, "required": ["facts"]}
 
@@ -143,13 +145,13 @@ def prompt_for(
     """The prompt that asks for the facts in some turns."""
     rules = []
     if extraction.categories:
-        rules.append(f"- Categories are only: {', '.join(extraction.categories)}.")
+        rules.append(f"- Categories are only: {', '.join(map(one_line, extraction.categories))}.")
     if extraction.include:
-        rules.append(f"- Worth remembering is above all: {'; '.join(extraction.include)}.")
+        rules.append(f"- Worth remembering is above all: {'; '.join(map(one_line, extraction.include))}.")
     if extraction.exclude:
-        rules.append(f"- Never write down: {'; '.join(extraction.exclude)}.")
+        rules.append(f"- Never write down: {'; '.join(map(one_line, extraction.exclude))}.")
     text = PROMPT.substitute(
-        mission=extraction.mission or MISSION,
+        mission=one_line(extraction.mission or MISSION),
         rules="\n".join(rules),
         known="\n".join(f"{number}. {one_line(item.text)}" for number, item in enumerate(known, 1)) or "none",
         turns="\n".join(turn_line(number, passage) for number, passage in enumerate(passages, 1)),
@@ -220,7 +222,7 @@ def pieces(passages: Sequence[Passage], most_tokens: int) -> Iterator[list[Passa
     for passage in passages:
         for part in _parts(passage, max(1, most_tokens - OVERHEAD)):
             tokens = tokens_in(part.text) + OVERHEAD
-            if piece and size + tokens > most_tokens:
+            if piece and (size + tokens > most_tokens or len(piece) == MOST_TURNS):
                 yield piece
                 piece, size = [], 0
             piece.append(part)

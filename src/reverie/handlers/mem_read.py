@@ -31,7 +31,7 @@ from reverie.handlers.grouping import normalised
 from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
-from reverie.models.interface import PromptTooLongError
+from reverie.models.interface import AnswerTooLongError, ModelAwayError, PromptTooLongError
 from reverie.outcome import Done
 from reverie.turn import Turn
 
@@ -147,7 +147,8 @@ async def _read_buffer(message: Message, asked: ReadInput, ctx: Context, options
     try:
         effects = await _Reading(message, ctx, options).effects(passages)
     except WorkError as error:
-        failed = None if error.kind in NOT_OUR_FAULT else str(error)
+        is_away = isinstance(error, ModelAwayError)
+        failed = None if is_away or error.kind in NOT_OUR_FAULT else str(error)
         await ctx.buffers.release(claim, failed=failed)
         raise
     except ReverieError:
@@ -207,11 +208,12 @@ class _Reading:
     async def _ask(self, piece: Sequence[Passage], extraction: Extraction) -> list[_Found]:
         """The facts that the model finds in one piece. A later run gets the same answer, and pays nothing.
 
-        Sizes are estimates. A piece that the model finds too long is read in two parts.
+        Sizes are estimates. A piece that the model finds too long, or has too much to answer to, is read in
+        two parts.
         """
         try:
             return await self._ask_at_once(piece, extraction)
-        except PromptTooLongError:
+        except (PromptTooLongError, AnswerTooLongError):
             parts = halves(piece)
             if not parts:
                 raise
@@ -226,11 +228,18 @@ class _Reading:
             known = known_that_fit([hit.item for hit in hits])
             prompt = prompt_for(extraction, piece, known)
             schema = answer_schema(extraction, len(piece), len(known))
-            answer = await self._ctx.models.complete(prompt, schema=schema)
+            try:
+                answer = await self._ctx.models.complete(prompt, schema=schema)
+            except AnswerTooLongError as error:
+                if not halves(piece):
+                    raise
+                return {"too_long": error.reason}  # a later run does not pay for this again
             return {"text": answer.text, "known": {item.id: item.version for item in known}}
 
         asked = msgspec.json.encode([extraction, piece])
         kept = await self._ctx.memo(f"extract:{hashlib.sha256(asked).hexdigest()[:24]}", complete)
+        if "too_long" in kept:
+            raise AnswerTooLongError(kept["too_long"])
         items = {item.id: item for item in await memory.items(list(kept["known"]))}
         known = [  # in the version that the model has seen
             msgspec.structs.replace(items[memory_id], version=version) if memory_id in items else None

@@ -58,7 +58,7 @@ def preference_schema(turns: int, known: int) -> dict[str, Any]:
     if known:
         one["replaces"] = numbers(known)
         one["same_as"] = {"type": ["integer", "null"], "minimum": 1, "maximum": known}
-    item = {"type": "object", "properties": one, "required": required}
+    item = {"type": "object", "properties": one, "required": required, "additionalProperties": False}
     listed = {"type": "array", "items": item, "maxItems": MOST_FACTS}
     return {"type": "object", "properties": {"preferences": listed}, "required": ["preferences"]}
 

@@ -7,6 +7,7 @@ import hashlib
 import re
 from contextlib import aclosing
 from importlib import import_module
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -14,7 +15,13 @@ import msgspec
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
 from reverie.models.budgets import Budgets
-from reverie.models.interface import BadAnswerError, ChatMessage, Completion, ModelMissingError
+from reverie.models.interface import (
+    AnswerTooLongError,
+    BadAnswerError,
+    ChatMessage,
+    Completion,
+    ModelMissingError,
+)
 from reverie.models.openai_chat import model_name
 from reverie.models.permits import PermitPool
 from reverie.models.settings import Price
@@ -39,8 +46,10 @@ ASKS = 2
 """How often one prompt is asked, if the answer cannot be used: once, and once more to repair it."""
 WITHIN_S = 300.0
 """Seconds that a call and its wait may take, if the caller does not say."""
-FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL | re.IGNORECASE)
-"""The fence that many models put around JSON."""
+THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+"""What some models think before they answer, where the server does not separate it."""
+FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n?\s*```", re.DOTALL | re.IGNORECASE)
+"""The fence that many models put around JSON, with words before and after."""
 NOTHING = Price(input=0, output=0)
 WISH_TOKENS = 200
 """About how many tokens the wish for a better answer has at most."""
@@ -97,7 +106,7 @@ class Gateway:
         `key` names the work that asks: the same prompt of the same work is the same call. `run` names the run
         of the work, because the provider may ask money for each run in which a call is repeated. `within_s`
         are the seconds that the caller has. With a schema, the text of the answer is JSON that fits the
-        schema.
+        schema. An answer that was too long is not repaired: `AnswerTooLongError`, and less can be asked.
         """
         if not self.has_model:
             raise ModelMissingError("language model", "llm.preset")
@@ -107,6 +116,8 @@ class Gateway:
             call = _Call(_call_key(key, prompt, schema, number), run, tenant, label, schema)
             try:
                 return check(await self._make(call, asked, within_s))
+            except AnswerTooLongError:
+                raise
             except BadAnswerError as error:
                 if number + 1 == ASKS:
                     raise
@@ -229,20 +240,72 @@ class _SchemaCheck:
         except ImportError as error:
             reason = f"answers by a schema need the extra 'llm' ({error}): pip install 'reverie[llm]'"
             raise InvalidSettingError("llm.preset", "…", reason) from error
+        self._schema = schema
         self._validator = jsonschema.validators.validator_for(schema)(schema)
 
     def __call__(self, completion: Completion) -> Completion:
-        fenced = FENCE.match(completion.text)
-        text = fenced[1] if fenced else completion.text
         try:
-            value = msgspec.json.decode(text)
+            text, value = _json_in(completion.text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise BadAnswerError(f"the answer is not JSON: {error}", completion) from error
-        problem = next(iter(self._validator.iter_errors(value)), None)
+        asked = _only_asked(value, self._schema)
+        problem = self._problem_of(asked)
         if problem is not None:
-            reason = f"the answer does not fit the schema at {problem.json_path}: {problem.message[:500]}"
-            raise BadAnswerError(reason, completion)
+            asked = _without_nulls(asked)  # many models write null for what is not there
+            if self._problem_of(asked) is None:
+                problem = None
+        if problem is not None:
+            wanted = msgspec.json.encode(problem.validator_value).decode()[:300]
+            # The message of the problem itself has parts of the answer, which must not get into logs.
+            reason = (
+                f"the answer does not fit the schema at {problem.json_path}: {problem.validator} {wanted}"
+            )
+            is_list_itself = problem.validator == "maxItems" and len(problem.absolute_path) <= 1
+            raise (AnswerTooLongError if is_list_itself else BadAnswerError)(reason, completion)
+        if asked is not value:
+            text = msgspec.json.encode(asked).decode()
         return msgspec.structs.replace(completion, text=text)
+
+    def _problem_of(self, value: Any) -> Any:
+        """The first thing in a value that does not fit the schema; None if it fits."""
+        return next(iter(self._validator.iter_errors(value)), None)
+
+
+def _json_in(answer: str) -> tuple[str, Any]:
+    """The JSON in an answer, and its value; thoughts before it and words around a fence are left out."""
+    text = THOUGHT.sub("", answer, count=1)
+    try:
+        return text, msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        fenced = FENCE.search(text)
+        if fenced is None:
+            raise
+        return fenced[1], msgspec.json.decode(fenced[1])
+
+
+def _only_asked(value: Any, schema: Any) -> Any:
+    """The value without the members that the schema forbids: nobody will read them."""
+    if isinstance(value, dict) and isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        properties = schema["properties"]
+        is_closed = schema.get("additionalProperties") is False
+        kept = {
+            name: _only_asked(part, properties.get(name))
+            for name, part in value.items()
+            if name in properties or not is_closed
+        }
+        is_same = kept.keys() == value.keys() and all(part is value[name] for name, part in kept.items())
+        return value if is_same else kept
+    if isinstance(value, list) and isinstance(schema, dict):
+        parts = [_only_asked(part, schema.get("items")) for part in value]
+        return value if all(map(is_, parts, value)) else parts
+    return value
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without the members that are null."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(part) for name, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def _checker(schema: dict[str, Any] | None) -> _NoCheck | _SchemaCheck:

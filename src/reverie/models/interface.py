@@ -109,6 +109,14 @@ class BadAnswerError(TransientError):
         super().__init__(reason, credential=credential)
 
 
+class ModelAwayError(TransientError):
+    """The server of a language model cannot be reached, or says that it is not at work now."""
+
+
+class AnswerTooLongError(BadAnswerError):
+    """An answer was cut off, or has more entries than are allowed: there was too much to answer."""
+
+
 class PromptTooLongError(InvalidWorkError):
     """A prompt has more tokens than the window of the language model."""
 

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from reverie.errors import redacted
-from reverie.failures import ERRORS, CredentialsError, FailureKind, TransientError, WorkError
-from reverie.models.interface import AnswerPart, BadAnswerError, Completion, PromptTooLongError, Sampling
+from reverie.failures import ERRORS, CredentialsError, FailureKind, WorkError
+from reverie.models.interface import (
+    AnswerPart,
+    AnswerTooLongError,
+    BadAnswerError,
+    Completion,
+    ModelAwayError,
+    PromptTooLongError,
+    Sampling,
+)
 from reverie.models.tokens import tokens_in
 
 if TYPE_CHECKING:
@@ -70,6 +78,10 @@ STATUS_KINDS = {
 
 404 and 405 mean a wrong `llm.url` or `llm.model`: no message is to blame, and all wait for the remedy.
 """
+AWAY = {408, 425, 502, 503, 504, 529}
+"""HTTP statuses of a server that is not at work, whatever it is asked. A 500 may be due to what was asked."""
+MOST_TOKENS_OF_A_CALL = 100_000_000
+"""A server that counts more than this is not believed: one call would use up the budget of a lifetime."""
 QUOTA_CODES = {
     "insufficient_quota",
     "quota_exceeded",
@@ -197,7 +209,7 @@ class OpenAIChat:
             raise self._refusal(error) from error
         except (openai.APIConnectionError, TimeoutError) as error:
             cause = error.__cause__ or error
-            raise TransientError(
+            raise ModelAwayError(
                 f"{self._where} gave no answer in {self._settings.tries} tries: {error} "
                 f"({type(cause).__name__}: {cause}); see llm.url, llm.timeout_s and llm.tries",
                 credential=self._settings.credential,
@@ -279,22 +291,21 @@ class OpenAIChat:
         return given
 
     def _completion(self, prompt: Sequence[ChatMessage], answer: Any) -> Completion:
-        if not _at(answer, "choices"):
-            problem = _at(answer, "error") or "the answer has no choices"
-            raise self._by_words(str(problem))
         text = _text(_at(answer, "choices", 0, "message", "content"))
         completion = Completion(text=text, model=self.model, **_tokens(prompt, text, answer))
+        if not _at(answer, "choices"):
+            problem = _at(answer, "error") or "the answer has no choices"
+            raise self._by_words(str(problem), completion if _at(answer, "usage") else None)
         if _at(answer, "choices", 0, "finish_reason") == "length":
             limit = self._settings.max_output_tokens
-            raise self._bad(
-                f"the answer was cut off after {limit} tokens (llm.max_output_tokens)", completion
-            )
+            reason = f"the answer was cut off after {limit} tokens (llm.max_output_tokens)"
+            raise self._bad(reason, completion, AnswerTooLongError)
         if not text.strip():
             raise self._bad("the answer is empty", completion)
         longest = CHARACTERS_PER_TOKEN * self._settings.max_output_tokens
         if len(text) > longest:
             reason = f"the answer has {len(text)} characters, at most {longest} are allowed"
-            raise self._bad(f"{reason} (llm.max_output_tokens)", completion)
+            raise self._bad(f"{reason} (llm.max_output_tokens)", completion, AnswerTooLongError)
         return completion
 
     def _refusal(self, error: Any) -> WorkError:
@@ -311,19 +322,25 @@ class OpenAIChat:
         if kind is FailureKind.INVALID and (TOO_LONG_CODES & _codes(error) or TOO_LONG_WORDS.search(text)):
             return PromptTooLongError(text, credential=self._settings.credential)
         after = retry_after(error.response.headers)
-        return ERRORS[kind](text, retry_after=after, credential=self._settings.credential)
+        error_type = ModelAwayError if status in AWAY else ERRORS[kind]
+        return error_type(text, retry_after=after, credential=self._settings.credential)
 
-    def _by_words(self, problem: str) -> WorkError:
+    def _by_words(self, problem: str, completion: Completion | None = None) -> WorkError:
         """The error for a problem that has neither a status nor a type."""
         kind = _kind_by_words(problem)
         if kind is None:
-            return self._bad(problem)
+            return self._bad(problem, completion)
         text = f"{self._where} refuses the model {self.model}: {problem}"
         return ERRORS[kind](text, credential=self._settings.credential)
 
-    def _bad(self, problem: str, completion: Completion | None = None) -> BadAnswerError:
+    def _bad(
+        self,
+        problem: str,
+        completion: Completion | None = None,
+        error: type[BadAnswerError] = BadAnswerError,
+    ) -> BadAnswerError:
         text = f"{self._where}, model {self.model}: {problem}"
-        return BadAnswerError(text, completion, credential=self._settings.credential)
+        return error(text, completion, credential=self._settings.credential)
 
     def _client(self) -> Any:
         """The client of the running event loop."""
@@ -409,9 +426,14 @@ def _kind_by_words(problem: str) -> FailureKind | None:
 def _tokens(prompt: Sequence[ChatMessage], text: str, answer: Any) -> dict[str, int]:
     """The tokens that the server counted; estimates if it counted none."""
     given, answered = _at(answer, "usage", "prompt_tokens"), _at(answer, "usage", "completion_tokens")
-    if not isinstance(given, int) or not isinstance(answered, int) or not (given or answered):
+    if not _is_count(given) or not _is_count(answered) or not (given or answered):
         given, answered = sum(tokens_in(message.content) for message in prompt), tokens_in(text)
-    return {"input_tokens": max(0, given), "output_tokens": max(0, answered)}
+    return {"input_tokens": given, "output_tokens": answered}
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value can be the number of tokens of one call."""
+    return type(value) is int and 0 <= value <= MOST_TOKENS_OF_A_CALL
 
 
 def _codes(error: Any) -> set[str]:
