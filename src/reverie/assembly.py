@@ -26,6 +26,7 @@ from reverie.dispatch.registry import Registry
 from reverie.dispatch.settings import LabelSettings
 from reverie.errors import InvalidSettingError, UnknownSchemeError
 from reverie.handlers.catalogue import CATALOGUE
+from reverie.handlers.mem_read import lack_of_room
 from reverie.memory.housekeeping import retention_rules
 from reverie.memory.interface import SharesDatabase
 from reverie.memory.sqlite.mend import MEMORY_ROOM
@@ -298,9 +299,9 @@ def new_registry(settings: Settings) -> Registry:
 
 
 def handler_options(settings: Settings, models: Models) -> HandlerOptions:
-    """The settings that built-in handlers heed."""
+    """The settings that built-in handlers heed; `InvalidSettingError` if they leave no room in a prompt."""
     compression = settings.scheduler.tasks.get("memory_compression") or TaskSettings()
-    return HandlerOptions(
+    options = HandlerOptions(
         has_language_model=models.has_language_model,
         buffers=models.has_language_model,
         reads_buffers=models.has_language_model and settings.buffer.processor == "engine",
@@ -321,6 +322,13 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
         observation_tokens_per_hour=settings.capture.observation_tokens_per_hour,
         session_timeout_ms=round(settings.capture.session_timeout_s * 1000),
     )
+    if models.has_language_model:
+        for cube in ("", *settings.extraction.cubes):
+            problem = lack_of_room(options, settings.extraction.of_cube(cube))
+            if problem is not None:
+                place = f"extraction.cubes.{cube}" if cube else "extraction"
+                raise InvalidSettingError(place, "…", problem)
+    return options
 
 
 def trigger_options(task: TaskSettings) -> LabelSettings:

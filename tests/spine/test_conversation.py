@@ -11,6 +11,7 @@ import pytest
 from reverie import AsyncScheduler
 from reverie.backends.moves import Status
 from reverie.effect import Revise
+from reverie.errors import InvalidMessageError, InvalidSettingError
 from reverie.memory.buffers import BufferKey
 from reverie.memory.extraction import Extraction
 from reverie.settings import load_settings
@@ -540,6 +541,92 @@ async def test_a_plan_counts_the_calls_for_a_turn_that_is_longer_than_the_window
         await scheduler.extraction.run()
         assert plan.calls - 1 <= model.calls <= plan.calls + 1
         assert plan.input_tokens > 1000 * plan.calls
+
+
+@pytest.mark.parametrize("when", ["before it is read", "while it is read", "after it was read"])
+async def test_a_turn_that_was_edited_is_read_as_it_is_now(scheduler, clock, model, when) -> None:
+    item = await say(scheduler, "I like tea", "I like rice")
+    turn = f"{item}.0"
+
+    def edit() -> None:
+        update = scheduler.memory.update(turn, user_id="ann", text="I like coffee")
+        asyncio.run_coroutine_threadsafe(update, loop).result(30)
+
+    loop = asyncio.get_running_loop()
+    if when == "while it is read":
+
+        def answers(request: Request) -> Answer:
+            answer = extract(request)
+            if "tea" in request.prompt:
+                edit()
+            return answer
+
+        model.answers = answers
+    elif when == "after it was read":
+        await later(scheduler, clock)
+        assert set(await facts(scheduler)) == {"Ann likes tea", "Ann likes rice"}
+    if when != "while it is read":
+        await asyncio.to_thread(edit)
+    await later(scheduler, clock)
+    if when == "after it was read":  # until it is read again, no fact stands for the turn
+        texts = [hit.text for hit in await scheduler.memory.search("coffee", user_id="ann")]
+        assert "I like coffee" in texts
+        await later(scheduler, clock)
+        await scheduler.runtime.buffer_sweeper.sweep()
+        await later(scheduler, clock)
+    found = await facts(scheduler)
+    assert set(found) - {"Ann likes tea"} == {"Ann likes coffee", "Ann likes rice"}
+    assert ("Ann likes tea" in found) == (when == "after it was read")
+    assert "tea" not in model.requests[-1].prompt.partition("Turns:")[2]
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert {(row.status, row.content) for row in rows} == {("done", "")}
+    assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
+
+
+async def test_a_plan_counts_as_many_calls_as_a_small_window_takes(tmp_path, model, clock) -> None:
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    await say(without, *(f"I like thing{number} very much indeed" for number in range(60)))
+    await without.stop()
+    llm = {"window_tokens": 3000, "max_output_tokens": 1900, "tokens_per_day": 0}
+    async with AsyncScheduler(settings=settings_for(tmp_path, model, llm=llm)) as scheduler:
+        plan = await scheduler.extraction.plan()
+        assert plan.days is None  # never: nothing may be spent
+    settings = settings_for(tmp_path, model, llm=llm | {"tokens_per_day": None})
+    async with AsyncScheduler(settings=settings) as scheduler:
+        assert (await scheduler.extraction.run()).turns == 60
+    assert plan.calls - 1 <= model.calls <= plan.calls + 1
+
+
+async def test_a_worker_without_a_model_leaves_turns_to_one_that_has_it(tmp_path, model, clock) -> None:
+    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
+    item = await say(without, "I moved to Lisbon")
+    asked = await without.submit("mem_read", user_id="ann", content={"memory_ids": [f"{item}.0"]})
+    await without.runtime.drain()
+    (status,) = await without.status("ann", asked.item_id)
+    assert (status.status, status.error) == ("waiting", "this worker has no language model (llm.preset)")
+    await without.stop()
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
+    await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon"}
+    await scheduler.stop()
+
+
+async def test_what_to_extract_must_leave_room_for_turns(tmp_path, model, scheduler) -> None:
+    long = Extraction(include=tuple(f"{number} {'word ' * 390}" for number in range(100)))
+    with pytest.raises(InvalidMessageError, match=r"the model reads 8192 \(llm.window_tokens\)"):
+        await scheduler.extraction.set(long, user_id="ann")
+    settings = settings_for(tmp_path, model, extraction={"cubes": {"work": {"include": list(long.include)}}})
+    with pytest.raises(InvalidSettingError, match=r"extraction.cubes.work.*llm.window_tokens"):
+        AsyncScheduler(settings=settings)
+
+
+@pytest.mark.parametrize("said", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"])
+async def test_a_time_beyond_the_calendar_spoils_no_reading(scheduler, clock, said) -> None:
+    turn = Turn(content="I moved to Lisbon", name="Ann", chat_time=said)
+    await scheduler.memory.add([turn], user_id="ann")
+    await scheduler.runtime.drain()
+    await later(scheduler, clock)
+    assert set(await facts(scheduler)) == {"Ann lives in Lisbon"}
 
 
 async def test_old_turns_are_extracted_later_and_only_once(tmp_path, model, clock) -> None:

@@ -139,6 +139,9 @@ def test_what_has_failed(place: Place, model: ScriptedModel) -> None:
     assert (shown.exit_code, shown.stdout) == (1, "read 0 of 1 turn\n")
     assert "1 message has failed: reverie dead list --label mem_read" in shown.stderr
     assert len(answer(place, "dead", "list", "--label", "mem_read")["rows"]) == 1
+    model.answers = extract
+    shown = run(place, "extract", "run", "--yes")  # another message, because the first has ended
+    assert (shown.exit_code, shown.stdout) == (0, "read 1 of 1 turn\n")
 
 
 def test_a_person_is_asked_and_may_say_no(place: Place, model: ScriptedModel) -> None:

@@ -234,12 +234,18 @@ for _ in range(450):
         ("schema", {"type": "object", "properties": {"a": {"$ref": "http://a.example/b"}}}, "$ref"),
         ("schema", {"type": "object", "title": "x" * 10_000}, "at most 10000 characters"),
         ("schema", DEEP, "schema="),
+        ("schema", {"type": "object", "properties": {"a": {"pattern": "(a+)+$"}}}, "regular expression"),
+        ("schema", {"type": "object", "patternProperties": {"(a+)+$": {}}}, "regular expression"),
     ],
 )
 def test_what_cannot_be_extracted_is_refused(field: str, value: object, words: str) -> None:
     with pytest.raises(InvalidMessageError, match=re.escape(words)) as refused:
         check_extraction(Extraction(**{field: value}))
     assert refused.value.field == field
+
+
+def test_a_property_may_be_called_pattern() -> None:
+    check_extraction(Extraction(schema={"type": "object", "properties": {"pattern": {"type": "string"}}}))
 
 
 def test_text_that_is_no_unicode_is_refused() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from reverie.base.bridge import Bridge, blocking
-from reverie.errors import InvalidSelectionError, ReverieError, WaitTimeoutError
-from reverie.handlers.mem_read import MOST_IDS, PROMPT_TOKENS, ReadInput, room_for_turns
+from reverie.errors import InvalidMessageError, InvalidSelectionError, ReverieError, WaitTimeoutError
+from reverie.handlers.extraction import MOST_TURNS, OVERHEAD, prompt_tokens
+from reverie.handlers.mem_read import ReadInput, lack_of_room, room_for_turns
+from reverie.memory.buffers import KeepsBuffers
 from reverie.memory.extraction import Extraction, KeepsCubes, check_extraction, merged
 from reverie.memory.queries import KeepsUnread
 from reverie.memory.tenants import tenants_of
@@ -29,6 +32,8 @@ PAGE = 500
 """How many turns are read in one step."""
 AT_ONCE = 20
 """How many messages of one run wait or run at the same time."""
+MOST_BUFFERS = 1000
+"""How many buffers are looked at for turns that were given up."""
 ANSWER_SHARE = 0.3
 """About how many tokens of facts come out of a token of turns."""
 
@@ -57,8 +62,10 @@ class ExtractionPlan(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     cost: float | None = None
     """In the currency of `llm.prices`; None if the model has no price there."""
-    days: int = 0
-    """Days until the tenant with the most turns is done, within `llm.tokens_per_day`."""
+    days: int | None = 0
+    """Days until the tenant with the most turns is done, within `llm.tokens_per_day`; None: never."""
+    given_up: int = 0
+    """Turns that are not among these, because several runs have failed on them; `retry` lets them be read."""
     model: str = ""
     """The name of the model; empty if no language model is set up."""
 
@@ -67,7 +74,7 @@ class ExtractionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a run has come."""
 
     turns: int = 0
-    """Turns that were read."""
+    """Turns that are read now, by this run or by another one."""
     failed: int = 0
     """Messages that ended as dead letters; `reverie dead` shows why."""
     waiting: int = 0
@@ -75,11 +82,15 @@ class ExtractionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Portion(NamedTuple):
-    """Turns that one message reads."""
+    """Turns that one message reads, mostly with one call."""
 
     tenant: Tenant
     ids: tuple[str, ...]
     tokens: int
+    room: int
+    """Tokens of turns that fit into one prompt."""
+    besides: int
+    """Tokens that a prompt has without them."""
 
 
 class AsyncExtractions:
@@ -106,10 +117,15 @@ class AsyncExtractions:
     async def set(self, extraction: Extraction, *, user_id: str, mem_cube_id: str = "") -> None:
         """Set what to extract for a cube from now on. Fields that are None follow the settings.
 
-        `InvalidMessageError` if a text is too long, or the schema is not the JSON schema of an object.
+        `InvalidMessageError` if a text is too long, the schema is not the JSON schema of an object, or all of
+        it together leaves no room for turns in a prompt.
         """
         check_extraction(extraction)
         store, tenant = await self._cubes(user_id, mem_cube_id)
+        runtime = self._scheduler.runtime
+        in_force = merged(runtime.settings.extraction.of_cube(tenant[1]), extraction)
+        if problem := lack_of_room(runtime.handler_options, in_force):
+            raise InvalidMessageError("extraction", "…", problem)
         await self._scheduler.runtime.audit.note("extraction.set", [tenant[1]], user_id)
         await store.set_extraction(tenant, extraction)
 
@@ -118,10 +134,9 @@ class AsyncExtractions:
         llm = self._scheduler.runtime.settings.llm
         tenants: dict[Tenant, int] = {}
         turns = calls = given = answered = 0
-        room = max(1, room_for_turns(self._scheduler.runtime.handler_options))
         async for portion in self._portions(user_id, mem_cube_id):
-            pieces = -(-portion.tokens // room) or 1  # a long turn is read in several
-            of_call = portion.tokens + pieces * PROMPT_TOKENS
+            pieces = -(-portion.tokens // portion.room)  # a long turn is read in several
+            of_call = portion.tokens + pieces * portion.besides
             of_answer = round(portion.tokens * ANSWER_SHARE)
             tenants[portion.tenant] = tenants.get(portion.tenant, 0) + of_call + of_answer
             turns += len(portion.ids)
@@ -131,6 +146,9 @@ class AsyncExtractions:
         model = model_name(llm)
         price = llm.prices.get(model)
         most = max(tenants.values(), default=0)
+        days: int | None = 1 if most else 0
+        if most and llm.tokens_per_day is not None:
+            days = -(-most // llm.tokens_per_day) if llm.tokens_per_day else None
         return ExtractionPlan(
             tenants=len(tenants),
             turns=turns,
@@ -138,7 +156,8 @@ class AsyncExtractions:
             input_tokens=given,
             output_tokens=answered,
             cost=None if price is None else round((given * price.input + answered * price.output) / 1e6, 4),
-            days=-(-most // llm.tokens_per_day) if llm.tokens_per_day else 1 if most else 0,
+            days=days,
+            given_up=await self._given_up(user_id, mem_cube_id),
             model=model,
         )
 
@@ -156,26 +175,51 @@ class AsyncExtractions:
         runtime = self._scheduler.runtime
         if not runtime.models.has_language_model:
             raise ModelMissingError("language model", "llm.preset")
+        store = runtime.store
         done = failed = waiting = 0
-        under_way: list[tuple[Message, int]] = []
+        under_way: list[tuple[Message, _Portion]] = []
 
         async def settle(most: int) -> None:
             nonlocal done, failed, waiting
             while len(under_way) > most:
-                message, turns = under_way.pop(0)
+                message, portion = under_way.pop(0)
                 state = await self._ended(message)
-                done += turns if state == "completed" else 0
+                assert isinstance(store, KeepsUnread)
+                done += len(portion.ids) - len(await store.unread(portion.tenant, portion.ids))
                 failed += state == "failed"
                 waiting += state == "waiting"
                 on_progress(ExtractionProgress(turns=done, failed=failed, waiting=waiting))
 
         async for portion in self._portions(user_id, mem_cube_id):
-            message = _message_for(portion)
-            await self._scheduler.submit_messages([message])
-            under_way.append((message, len(portion.ids)))
+            under_way.append((await self._hand_over(portion), portion))
             await settle(AT_ONCE)
         await settle(0)
         return ExtractionProgress(turns=done, failed=failed, waiting=waiting)
+
+    async def _hand_over(self, portion: _Portion) -> Message:
+        """Submit the message that reads a portion, unless one of an earlier run is still under way.
+
+        Its turns are unread: a message of an earlier run that has ended has not read them.
+        """
+        for number in count():
+            message = _message_for(portion, number)
+            (receipt,) = await self._scheduler.submit_messages([message])
+            if receipt.status == "accepted":
+                return message
+            (item,) = await self._scheduler.status(message.user_id, message.item_id)
+            if item.status in {"waiting", "in_progress"}:
+                return message
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    async def _given_up(self, user_id: str | None, mem_cube_id: str | None) -> int:
+        """How many turns of some tenants, of all by default, were given up."""
+        store = self._scheduler.runtime.store
+        found = await store.failed_buffers(MOST_BUFFERS) if isinstance(store, KeepsBuffers) else []
+        return sum(
+            state.rows
+            for state in found
+            if user_id in {None, state.key.user_id} and mem_cube_id in {None, state.key.project_id}
+        )
 
     async def _ended(self, message: Message) -> str:
         """How a message has ended; `waiting` if it was put off, which may take until tomorrow."""
@@ -201,21 +245,22 @@ class AsyncExtractions:
             raise ReverieError("this memory store does not know which turns were read for facts")
         if mem_cube_id is not None and user_id is None:
             raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
-        room = room_for_turns(runtime.handler_options)
         async for tenant in tenants_of(store, user_id=user_id, mem_cube_id=mem_cube_id):
+            extraction = await self.get(user_id=tenant[0], mem_cube_id=tenant[1])
+            room, besides = room_for_turns(runtime.handler_options, extraction), prompt_tokens(extraction)
             ids: list[str] = []
             tokens = after = 0
             while rows := await store.unread_turns(tenant, after, PAGE):
                 after = rows[-1][0]
                 for _, memory_id, text in rows:
-                    size = tokens_in(text)
-                    if ids and (tokens + size > room or len(ids) == MOST_IDS):
-                        yield _Portion(tenant, tuple(ids), tokens)
+                    size = tokens_in(text) + OVERHEAD
+                    if ids and (tokens + size > room or len(ids) == MOST_TURNS):
+                        yield _Portion(tenant, tuple(ids), tokens, room, besides)
                         ids, tokens = [], 0
                     ids.append(memory_id)
                     tokens += size
             if ids:
-                yield _Portion(tenant, tuple(ids), tokens)
+                yield _Portion(tenant, tuple(ids), tokens, room, besides)
 
     async def _cubes(self, user_id: str, mem_cube_id: str) -> tuple[KeepsCubes, Tenant]:
         runtime = self._scheduler.runtime
@@ -231,14 +276,15 @@ LOOK_S = 2.0
 """After how many seconds a run looks whether a message was put off."""
 
 
-def _message_for(portion: _Portion) -> Message:
-    """The message that reads a portion; the same portion is always the same message."""
+def _message_for(portion: _Portion, number: int) -> Message:
+    """The message that reads a portion, for the time `number`; it is the same message in every process."""
     user_id, cube = portion.tenant
+    again = (str(number),) if number else ()
     return Message(
         user_id=user_id,
         mem_cube_id=cube,
         label="mem_read",
-        item_id=derived_id(user_id, cube, "extract", *portion.ids),
+        item_id=derived_id(user_id, cube, "extract", *again, *portion.ids),
         content=msgspec.json.encode(ReadInput(memory_ids=portion.ids, only_unread=True)).decode(),
     )
 

@@ -5,6 +5,7 @@ The prompt is in `prompts/extract.txt`. Turns and known facts have numbers in it
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.resources import files
 from string import Template
@@ -250,7 +251,8 @@ def turn_line(number: int, passage: Passage) -> str:
     """A turn as a line of a prompt, with its number, its speaker and its time."""
     when = ""
     if passage.said_at is not None:
-        when = datetime.fromtimestamp(passage.said_at / 1000, UTC).strftime(" (%A, %d %B %Y, %H:%M)")
+        with suppress(ValueError, OverflowError, OSError):  # a moment beyond the calendar
+            when = datetime.fromtimestamp(passage.said_at / 1000, UTC).strftime(" (%A, %d %B %Y, %H:%M)")
     return f"{number}. {one_line(passage.speaker)}{when}: {one_line(passage.text)}"
 
 

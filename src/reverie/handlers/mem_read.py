@@ -32,7 +32,7 @@ from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
 from reverie.models.interface import AnswerTooLongError, ModelAwayError, PromptTooLongError
-from reverie.outcome import Done
+from reverie.outcome import Done, Snooze
 from reverie.turn import Turn
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ __all__ = [
     "MOST_IDS",
     "PROMPT_TOKENS",
     "ReadInput",
+    "lack_of_room",
     "mem_read",
     "normalised",
     "passage_of",
@@ -63,6 +64,8 @@ FACT_KINDS = ("fact", "event", "preference", "profile")
 PROMPT_TOKENS = 1000
 """About how many tokens the prompt takes besides the turns."""
 MOST_IDS = 1000
+NO_MODEL_S = 60.0
+"""How long a message waits for a worker that has a language model."""
 NOT_OUR_FAULT = {
     FailureKind.RATE_LIMITED,
     FailureKind.QUOTA,
@@ -95,6 +98,8 @@ async def mem_read(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     if asked.text is not None:
         done = await _read_text(message, asked.text, ctx, options)
     elif not options.has_language_model:
+        if asked.memory_ids:  # somebody waits for the facts, which another worker may extract
+            raise Snooze(NO_MODEL_S, "this worker has no language model (llm.preset)")
         done = Done()  # turns are kept word for word already
     elif asked.memory_ids:
         wanted = asked.memory_ids
@@ -136,7 +141,7 @@ async def _read_text(message: Message, text: str, ctx: Context, options: Handler
 
 async def _read_buffer(message: Message, asked: ReadInput, ctx: Context, options: HandlerOptions) -> Done:
     """Extract the rows of a buffer; another message reads what this one leaves."""
-    blob_type, room = asked.blob_type or "chat", max(1, room_for_turns(options))
+    blob_type, room = asked.blob_type or "chat", room_for_turns(options)
     claim: BufferClaim = await ctx.buffers.claim(blob_type, max_tokens=room, blob_ids=asked.blob_ids)
     if any(row.failures and row.failures + 1 >= options.buffer_failures for row in claim.rows):
         # A row that always fails must fail alone. The second claim gives the other rows back.
@@ -172,9 +177,22 @@ def _rest(left: BufferState, options: HandlerOptions) -> list[Message]:
     return [read_message(left.key, due=due)]
 
 
-def room_for_turns(options: HandlerOptions, besides: int = 0) -> int:
-    """How many tokens of turns fit into one prompt, which has about `besides` tokens without them."""
-    return options.window_tokens - options.max_output_tokens - max(PROMPT_TOKENS, besides)
+def room_for_turns(options: HandlerOptions, extraction: Extraction | None = None) -> int:
+    """How many tokens of turns fit into one prompt; at least as many as cannot be split any further."""
+    besides = 0 if extraction is None else prompt_tokens(extraction)
+    free = options.window_tokens - options.max_output_tokens - max(PROMPT_TOKENS, besides)
+    return max(LEAST_TOKENS, free)
+
+
+def lack_of_room(options: HandlerOptions, extraction: Extraction) -> str | None:
+    """Why no turn fits into a prompt beside what is to be extracted; None if there is room."""
+    needed = prompt_tokens(extraction) + LEAST_TOKENS + options.max_output_tokens
+    if needed <= options.window_tokens:
+        return None
+    return (
+        f"with it a prompt and its answer have at least {needed} tokens, "
+        f"and the model reads {options.window_tokens} (llm.window_tokens): make it shorter"
+    )
 
 
 class _Found(NamedTuple):
@@ -198,8 +216,7 @@ class _Reading:
         """The effects that write the facts in some turns, and mark the turns as read."""
         extraction: Extraction = await self._ctx.memory.extraction()
         found: list[_Found] = []
-        room = room_for_turns(self._options, prompt_tokens(extraction))
-        for piece in pieces(passages, max(LEAST_TOKENS, room)):
+        for piece in pieces(passages, room_for_turns(self._options, extraction)):
             found += await self._ask(piece, extraction)
         written = await self._write(found)
         read = tuple(dict.fromkeys(passage.memory_id for passage in passages))

@@ -97,4 +97,6 @@ def _read(message: Message, kind: type[Input], field: str) -> Input:
     named: tuple[str, ...] = getattr(read, "found", ()) or getattr(read, "used", ())
     if len(named) > MOST_IDS:
         raise InvalidWorkError(f"the message names {len(named)} memories: at most {MOST_IDS} are allowed")
+    if any(not memory_id or "\0" in memory_id for memory_id in named):
+        raise InvalidWorkError("the id of a memory must not be empty or contain a NUL character")
     return read

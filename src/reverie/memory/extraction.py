@@ -149,6 +149,8 @@ def _problem_of(schema: dict[str, Any]) -> str | None:
     """What is wrong with a schema; None if nothing is."""
     if _has_reference(schema):
         return "must not have $ref or $dynamicRef, because it becomes a part of a larger schema"
+    if _has_expression(schema):
+        return "must not have pattern or patternProperties: a regular expression may take for ever"
     try:
         jsonschema = import_module("jsonschema")
     except ImportError:
@@ -165,6 +167,14 @@ def _has_reference(value: Any) -> bool:
         own = any(isinstance(value.get(name), str) for name in ("$ref", "$dynamicRef"))
         return own or any(_has_reference(part) for part in value.values())
     return isinstance(value, list) and any(_has_reference(part) for part in value)
+
+
+def _has_expression(value: Any) -> bool:
+    """Whether a schema has a regular expression. A property that is called `pattern` is none."""
+    if isinstance(value, dict):
+        own = isinstance(value.get("pattern"), str) or "patternProperties" in value
+        return own or any(_has_expression(part) for part in value.values())
+    return isinstance(value, list) and any(_has_expression(part) for part in value)
 
 
 @runtime_checkable

@@ -159,7 +159,8 @@ _ZONE = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)\b")
 
 
 def _milliseconds(moment: datetime) -> int:
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
+    """Epoch milliseconds; `OverflowError` for a moment that has no date in UTC."""
+    return round((moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
 
 
 def _epoch(day: date) -> int:

@@ -201,6 +201,8 @@ def _refuse_obstacle(scheduler: Scheduler) -> None:
 
 
 def _show_plan(planned: ExtractionPlan, settings: Settings) -> None:
+    if planned.given_up:
+        note(f"{_turns(planned.given_up)} given up, because several runs failed: reverie extract retry")
     if not planned.turns:
         say(NOTHING_LEFT)
         return
@@ -212,7 +214,7 @@ def _show_plan(planned: ExtractionPlan, settings: Settings) -> None:
     say(f"money      {unknown if planned.cost is None else f'about {planned.cost:g}'}")
     limit = settings.llm.tokens_per_day
     within = "no limit: llm.tokens_per_day is not set" if limit is None else f"llm.tokens_per_day = {limit}"
-    say(f"days       {planned.days} ({within})")
+    say(f"days       {'never' if planned.days is None else planned.days} ({within})")
 
 
 def _report(planned: ExtractionPlan, done: ExtractionProgress) -> None:

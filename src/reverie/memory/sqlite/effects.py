@@ -328,6 +328,8 @@ def revise(step: EffectStep, effect: Revise) -> None:
         valid_from=effect.valid_from,
         valid_to=effect.valid_to,
     )
+    if effect.text is not None:
+        step.rows("read_again", seq=seq, id=effect.memory_id)
     entry = step.known(seq).entry
     if any(part is not None for part in (effect.text, effect.title, effect.sources, effect.valid_from)):
         step.index.put(entry, step.prepared, step.index.remove(seq))

@@ -80,6 +80,7 @@ SET text = coalesce(:text, text), kind = coalesce(:kind, kind), title = coalesce
     importance = coalesce(:importance, importance), valid_from_epoch = coalesce(:valid_from, valid_from_epoch),
     valid_to_epoch = coalesce(:valid_to, valid_to_epoch),
     worth_epoch = worth_epoch + CAST((coalesce(:importance, importance) - importance) * :importance_ms AS INTEGER),
+    extracted_at_epoch = CASE WHEN :text IS NULL OR :text = text THEN extracted_at_epoch END,
     version = version + 1, updated_at_epoch = :now
 WHERE seq = :seq
 
@@ -224,6 +225,25 @@ DELETE FROM memory_versions WHERE user_id = :user_id AND id = :id
 -- name: delete_buffered
 -- Almost every row has the id of its memory; the others are in an index of their own.
 DELETE FROM buffer_zone WHERE rowid IN (
+  SELECT rowid FROM buffer_zone WHERE user_id = :user_id AND buffer_id = :id AND blob_id = :id
+  UNION ALL
+  SELECT rowid FROM buffer_zone WHERE user_id = :user_id AND blob_id = :id AND blob_id <> buffer_id
+)
+
+-- name: read_again
+-- A turn whose text has changed is read for facts again. A run that has taken the row cannot mark it done any more.
+UPDATE buffer_zone
+SET content = (
+      SELECT json_object(
+        'content', i.text, 'role', coalesce(i.sources ->> '$[0].role', 'user'), 'name', i.sources ->> '$[0].name',
+        'chat_time', i.sources ->> '$[0].chat_time'
+      )
+      FROM memory_items AS i WHERE i.seq = :seq
+    ),
+    created_at = CASE WHEN status = 'done' THEN :now ELSE created_at END,
+    status = 'idle', failures = 0, error = NULL, lease_token = NULL, lease_holder = NULL, lease_until = NULL,
+    updated_at = :now
+WHERE rowid IN (
   SELECT rowid FROM buffer_zone WHERE user_id = :user_id AND buffer_id = :id AND blob_id = :id
   UNION ALL
   SELECT rowid FROM buffer_zone WHERE user_id = :user_id AND blob_id = :id AND blob_id <> buffer_id

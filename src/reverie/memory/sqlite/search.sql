@@ -105,10 +105,12 @@ SELECT c.seq, c.words FROM json_each(:seqs) AS given CROSS JOIN memory_cards AS 
 SELECT i.seq, item_columns FROM json_each(:seqs) AS given CROSS JOIN memory_items AS i ON i.seq = given.value
 
 -- name: derived
+-- Facts and their turns, but for turns that have changed and were not read again: the facts do not say what these say.
 SELECT i.seq, t.seq FROM json_each(:seqs) AS given
   CROSS JOIN memory_items AS i ON i.seq = given.value AND i.kind <> 'turn'
   CROSS JOIN memory_links AS l ON l.user_id = i.user_id AND l.source_id = i.id AND l.relation = 'derived_from'
   CROSS JOIN memory_items AS t ON t.user_id = l.user_id AND t.id = l.target_id AND t.kind = 'turn'
+    AND (t.version = 1 OR t.extracted_at_epoch IS NOT NULL)
 
 -- name: around
 SELECT item_columns FROM memory_items AS own
