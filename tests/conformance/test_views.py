@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from conformance.conftest import Bench, done, message, settle
 from reverie.backends.control import CancelItems, DeleteItems, RequeueItems
 from reverie.backends.moves import Move, Presence, ScopeLimits, Settlement
 from reverie.backends.views import MOST_KEPT, Attempt, LabelState, LaneState, QueueHealth, StatusQuery
-from reverie.base.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms, to_epoch_ms
 from reverie.message import Key, Lane, Message
 from support.living import started
 
@@ -30,8 +31,8 @@ async def outcomes(bench: Bench, item_id: str = "1") -> list[tuple[str, str | No
     return [(attempt.outcome, attempt.error) for attempt in await history(bench, item_id)]
 
 
-def later(bench: Bench, item_id: str, seconds: float) -> Message:
-    return message(item_id, due=from_epoch_ms(bench.clock.now()) + timedelta(seconds=seconds))
+def later(bench: Bench, item_id: str, seconds: float, **fields: Any) -> Message:
+    return message(item_id, due=from_epoch_ms(bench.clock.now()) + timedelta(seconds=seconds), **fields)
 
 
 # -- labels ------------------------------------------------------------------------------------------
@@ -170,6 +171,19 @@ async def test_what_is_delayed_belongs_to_its_lane(bench: Bench) -> None:
     assert await bench.views.lanes("ann") == [LaneState(lane=lane, waiting=1, in_progress=0)]
     await bench.control(CancelItems, user_id="ann")
     assert await bench.views.lanes("ann") == []
+
+
+async def test_when_a_message_with_a_unique_key_is_due(bench: Bench) -> None:
+    lane = Lane("ann", "ann", "work")
+    held = later(bench, "1", 60, unique_key="read: it")
+    await bench.submit(held, later(bench, "2", 30, unique_key="other"), message("3", unique_key="now"))
+    assert await bench.views.due_later(lane, "read: it") == to_epoch_ms(held.due)
+    assert await bench.views.due_later(lane, "now") is None
+    assert await bench.views.due_later(lane, "nothing") is None
+    assert await bench.views.due_later(Lane("bob", "bob", "work"), "read: it") is None
+    bench.clock.advance(60)
+    await bench.queue.advance(100)
+    assert await bench.views.due_later(lane, "read: it") is None
 
 
 # -- health ------------------------------------------------------------------------------------------

@@ -108,6 +108,17 @@ async def test_the_sources_of_a_fact_name_the_speaker_and_the_time(scheduler, cl
     assert [(source.item_id, source.type) for source in fact.sources] == [(text.item_id, "doc")]
 
 
+async def test_nobody_waits_for_turns_that_wait_for_more(scheduler, clock, model) -> None:
+    await say(scheduler, "I moved to Lisbon")
+    assert (await scheduler.observe.wait_idle("ann", timeout=0)).status == "idle"
+    clock.advance(HOUR - 30)
+    state = await scheduler.observe.wait_idle("ann", timeout=0)  # the reading is due in half a minute
+    assert (state.status, state.active_tasks) == ("timeout", 1)
+    await later(scheduler, clock)
+    assert (await scheduler.observe.wait_idle("ann", timeout=0)).status == "idle"
+    assert model.calls == 1
+
+
 async def test_a_full_buffer_is_read_at_once(tmp_path, model, clock) -> None:
     settings = settings_for(tmp_path, model, buffer={"max_tokens": 12})
     scheduler = AsyncScheduler(settings=settings, clock=clock)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         TypeStatistics,
     )
     from reverie.backends.views import Attempt, LabelState, LaneState, Page, QueueHealth, StatusQuery
-    from reverie.message import Key, Message
+    from reverie.message import Key, Lane, Message
 
 __all__ = [
     "Backend",
@@ -194,6 +194,10 @@ class QueueViews(Protocol):
 
     async def lanes(self, user_id: str) -> list[LaneState]:
         """The lanes of a user that have work, by cube and label."""
+        ...
+
+    async def due_later(self, lane: Lane, unique_key: str) -> int | None:
+        """When the message that waits in a lane with this unique key is due; None: none waits for later."""
         ...
 
     async def health(self) -> QueueHealth:

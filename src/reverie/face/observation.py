@@ -12,6 +12,7 @@ from reverie.base.bridge import Bridge, blocking
 from reverie.base.clock import from_epoch_ms
 from reverie.errors import InvalidSelectionError
 from reverie.face.statistics import read_statistics
+from reverie.memory.buffers import READING, BlobType, unique_key_of
 from reverie.message import Key, check_ids
 from reverie.models.budgets import spent_budgets
 from reverie.models.usage import Usage, UsageQuery
@@ -39,6 +40,8 @@ __all__ = ["AllStatus", "AsyncObservation", "Idleness", "Observation", "TaskStat
 
 MOST_DAYS = 3650
 """How many days back costs can be asked for."""
+SOON_S = 60.0
+"""A reading of a buffer that is due within this time is waited for: a rate limit may have put it off."""
 MOST_TENANTS = 100_000
 """How many sums of a day are looked at for spent budgets."""
 
@@ -105,7 +108,11 @@ class AsyncObservation:
         return list(self._runtime.sampler.samples)
 
     async def wait_idle(self, user_id: str, *, timeout: float = 120, poll: float = 0.5) -> Idleness:  # noqa: ASYNC109
-        """Wait until no message of a user waits or runs, at most `timeout` seconds."""
+        """Wait until no message of a user waits or runs, at most `timeout` seconds.
+
+        Turns that wait in a buffer, to be read for facts when there are more or an hour has passed, are not
+        waited for.
+        """
         async for state in self.idling(user_id, timeout=timeout, poll=poll):
             last = state
         return last
@@ -243,7 +250,16 @@ class AsyncObservation:
         return spent_budgets(today, self._runtime.settings.llm)
 
     async def _active(self, user_id: str) -> int:
-        return sum(lane.waiting + lane.in_progress for lane in await self.lanes(user_id))
+        """How many messages of a user wait or run, but for readings of buffers that wait for more turns."""
+        lanes = await self.lanes(user_id)
+        soon = self._runtime.clock.now() + round(SOON_S * 1000)
+        held_back = 0
+        for state in lanes:
+            if state.lane.label == READING and state.waiting:
+                for kind in BlobType:
+                    due = await self._runtime.backend.views.due_later(state.lane, unique_key_of(kind))
+                    held_back += due is not None and due > soon
+        return sum(state.waiting + state.in_progress for state in lanes) - held_back
 
     async def _look(self) -> tuple[Health, list[Alert]]:
         await self._runtime.open()

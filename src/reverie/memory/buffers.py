@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reverie.memory.interface import Tenant
 
 __all__ = [
+    "READING",
     "BlobType",
     "BufferClaim",
     "BufferKey",
@@ -33,8 +34,12 @@ __all__ = [
     "RowStatus",
     "buffers_of",
     "read_message",
+    "unique_key_of",
 ]
 
+
+READING = "mem_read"
+"""The label of the messages that read buffers."""
 
 RowStatus = Literal["idle", "processing", "done", "failed"]
 """The states of a row in a buffer."""
@@ -121,6 +126,11 @@ class BufferClaim(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[BufferRow, ...] = ()
 
 
+def unique_key_of(blob_type: str) -> str:
+    """The unique key of the messages that read the buffers of a type."""
+    return f"buffer:{blob_type}"
+
+
 def read_message(key: BufferKey, **fields: Any) -> Message:
     """The message that asks for a buffer to be read; one of them waits for each buffer.
 
@@ -129,9 +139,9 @@ def read_message(key: BufferKey, **fields: Any) -> Message:
     return Message(
         user_id=key.user_id,
         mem_cube_id=key.project_id,
-        label="mem_read",
+        label=READING,
         content=msgspec.json.encode({"blob_type": key.blob_type}).decode(),
-        unique_key=f"buffer:{key.blob_type}",
+        unique_key=unique_key_of(key.blob_type),
         unique_policy="sooner",
         **fields,
     )

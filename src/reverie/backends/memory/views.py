@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from reverie.backends.memory.state import Item, State
     from reverie.backends.moves import Presence
     from reverie.backends.views import Attempt, StatusQuery
-    from reverie.message import Key
+    from reverie.message import Key, Lane
 
 __all__ = ["MemoryViews"]
 
@@ -74,6 +74,14 @@ class MemoryViews:
             )
             for lane in sorted({lane for lane, _ in counts})
         ]
+
+    async def due_later(self, lane: Lane, unique_key: str) -> int | None:
+        """See `QueueViews.due_later`."""
+        with self._state.lock:
+            now = self._state.clock.now()
+            holders = self._state.uniques.get((lane, unique_key), [])
+            due = [item.due for item in holders if item.status is Status.WAITING and item.due is not None]
+            return min((moment for moment in due if moment > now), default=None)
 
     async def health(self) -> QueueHealth:
         """See `QueueViews.health`."""

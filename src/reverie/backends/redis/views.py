@@ -154,6 +154,13 @@ class RedisViews:
             states.append(LaneState(lane=lane, waiting=waiting, in_progress=in_progress))
         return sorted(states, key=lambda state: state.lane)
 
+    async def due_later(self, lane: Lane, unique_key: str) -> int | None:
+        """See `QueueViews.due_later`."""
+        user = encode_id(lane.user_id)
+        request = {"user": user, "lane": self._keys.lane(lane), "unique": encode_id(unique_key)}
+        reply = msgspec.msgpack.decode(await self._call("due_later", request), type=wire.DueReply)
+        return _moment(reply.due)
+
     async def health(self) -> QueueHealth:
         """See `QueueViews.health`."""
         reply = msgspec.msgpack.decode(await self._call("health", {}), type=wire.HealthReply)

@@ -210,6 +210,12 @@ class LanesReply(_Reply, frozen=True):
     lanes: list[tuple[str, int, int]]
 
 
+class DueReply(_Reply, frozen=True):
+    """When a message is due; -1 if none waits for later."""
+
+    due: int
+
+
 class HealthReply(_Reply, frozen=True):
     """Four moments; -1 for one that there is not."""
 

@@ -111,6 +111,22 @@ class SqliteViews:
             for *name, waiting, running in await self._database.read(job)
         ]
 
+    async def due_later(self, lane: Lane, unique_key: str) -> int | None:
+        """See `QueueViews.due_later`."""
+        bindings = {
+            "user_id": lane.user_id,
+            "project_id": lane.mem_cube_id,
+            "message_type": lane.label,
+            "unique_key": unique_key,
+            "now": self._clock.now(),
+        }
+
+        def job(connection: apsw.Connection) -> int | None:
+            due: int | None = connection.execute(SQL["due_later"], bindings).get
+            return due
+
+        return await self._database.read(job)
+
     async def health(self) -> QueueHealth:
         """See `QueueViews.health`."""
         bindings = {"now": self._clock.now(), "look_at": LOOK_AT, "compare": COMPARE}

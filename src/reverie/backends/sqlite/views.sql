@@ -39,6 +39,11 @@ SELECT worker, labels, lives_ms FROM workers WHERE alive_until_epoch > :now ORDE
 SELECT user_id, project_id, message_type, depth - running, running FROM lanes
 WHERE user_id = :user_id AND depth > 0 ORDER BY project_id, message_type
 
+-- name: due_later
+SELECT min(due_at_epoch) FROM pending_messages
+WHERE user_id = :user_id AND project_id = :project_id AND message_type = :message_type AND unique_key = :unique_key
+  AND status = 'pending' AND place IS NULL AND due_at_epoch > :now
+
 -- name: oldest_waiting
 -- Rows come in the order of their submission, so the oldest eligible messages are usually among the first. At most
 -- `look_at` rows are read, because very many messages may wait for a later time.

@@ -56,6 +56,21 @@ local function lanes_call(_, arguments)
   return cmsgpack.pack({ step.now, rows })
 end
 
+-- When the message that waits in a lane with a unique key is due; -1 if none waits for later.
+local function due_later_call(_, arguments)
+  local step = open_step(arguments)
+  local user, due = step.request.user, -1
+  local ids = redis.call('ZRANGE', unique_key(step, step.request.lane, step.request.unique), 0, -1)
+  fetch_items(step, user, ids)
+  for _, item_id in ipairs(ids) do
+    local item = read_item(step, user, item_id)
+    if item and item.status == 'waiting' and item.rare.due and item.rare.due > step.now then
+      due = due < 0 and item.rare.due or math.min(due, item.rare.due)
+    end
+  end
+  return cmsgpack.pack({ step.now, due })
+end
+
 -- An item, an empty text if it is unknown; and what is remembered of its runs.
 local function history_call(_, arguments)
   local step = open_step(arguments)
@@ -84,6 +99,11 @@ redis.register_function({ function_name = LIBRARY .. '_bodies', callback = bodie
 redis.register_function({ function_name = LIBRARY .. '_dead', callback = dead_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_labels', callback = labels_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_lanes', callback = lanes_call, flags = { 'no-writes' } })
+redis.register_function({
+  function_name = LIBRARY .. '_due_later',
+  callback = due_later_call,
+  flags = { 'no-writes' },
+})
 redis.register_function({ function_name = LIBRARY .. '_history', callback = history_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_now', callback = now_call, flags = { 'no-writes' } })
 redis.register_function({ function_name = LIBRARY .. '_nudge', callback = nudge_call, flags = { 'allow-oom' } })
