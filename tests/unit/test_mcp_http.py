@@ -259,6 +259,18 @@ async def test_a_key_for_one_cube_writes_to_that_cube(scheduler: AsyncScheduler)
         assert item.mem_cube_id == "app"
 
 
+async def test_only_the_searches_of_callers_who_may_write_are_noted(scheduler: AsyncScheduler) -> None:
+    await scheduler.start()
+    noted = []
+    for role in ("read-only", "user"):
+        made = await scheduler.keys.create(role, role, users=["ann"])
+        async with client_of(scheduler, made.token) as client:
+            assert (await call(client, "search", {"query": "bees"}))[0] == 200
+        await scheduler.runtime.query_notes.close()
+        noted.append(bool(await scheduler.status("ann")))
+    assert noted == [False, True]
+
+
 async def test_the_rights_of_one_request_do_not_reach_another(scheduler: AsyncScheduler) -> None:
     """The library runs tools in tasks of its own: each must have the principal of its own request."""
     tokens = {}

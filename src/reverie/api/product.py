@@ -55,7 +55,8 @@ async def add(scheduler: AsyncScheduler, client: Request, request: AddRequest) -
 async def find(scheduler: AsyncScheduler, request: SearchRequest) -> Finding:
     """The answer to a search in its mode. The query is noted, unless the caller may only read.
 
-    In the mode `mixture`, the search is also enhanced in the background, for the next one with this query.
+    In the mode `mixture`, the search is also enhanced in the background, for the next one with this query,
+    unless the caller may only read.
     """
     principal = current_principal.get()
     options = request.options()
@@ -65,19 +66,18 @@ async def find(scheduler: AsyncScheduler, request: SearchRequest) -> Finding:
         found = await fine_search(scheduler, request.query, options, history)
     else:
         found = await scheduler.memory.search(request.query, **options, note=False)
-    if principal.role > Role.READ_ONLY:
-        scheduler.memory.note_query(
-            request.query,
-            found,
-            user_id=request.user_id,
-            mem_cube_ids=options["mem_cube_ids"],
-            session_id=options["session_id"],
+    scheduler.memory.note_query(
+        request.query,
+        found,
+        user_id=request.user_id,
+        mem_cube_ids=options["mem_cube_ids"],
+        session_id=options["session_id"],
+    )
+    if request.mode == "mixture" and scheduler.runtime.started and principal.role > Role.READ_ONLY:
+        cubes = options["mem_cube_ids"] or [request.user_id]
+        scheduler.runtime.query_notes.note(
+            [mix_message(request.query, user_id=request.user_id, mem_cube_id=cube) for cube in cubes]
         )
-        if request.mode == "mixture" and scheduler.runtime.started:
-            cubes = options["mem_cube_ids"] or [request.user_id]
-            scheduler.runtime.query_notes.note(
-                [mix_message(request.query, user_id=request.user_id, mem_cube_id=cube) for cube in cubes]
-            )
     if request.internet_search:
         found = msgspec.structs.replace(found, degraded=(*found.degraded, NO_INTERNET))
     return found

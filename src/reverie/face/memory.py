@@ -26,7 +26,7 @@ from reverie.memory.query import Filters, SearchQuery
 from reverie.memory.tenants import tenants_of
 from reverie.memory.transfer import LATEST
 from reverie.message import Message, check_ids, check_info, check_text, new_item_id
-from reverie.principal import current_principal
+from reverie.principal import Role, current_principal
 from reverie.turn import read_turns
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class AsyncMemory:
         if the search takes longer than `memory.search_timeout_s`. docs/search.md explains all options.
 
         With `note`, a running scheduler is told of the query by a `query` message: it counts accesses, and
-        working memory follows the last queries.
+        working memory follows the last queries. The queries of a caller who may only read are not noted.
         """
         runtime = self._scheduler.runtime
         check_ids(runtime.limits, user_id=user_id, session_id=session_id)
@@ -186,8 +186,10 @@ class AsyncMemory:
         """Tell a running scheduler of a query and what was found for it, soon and if the queue has room.
 
         There is one `query` message for each cube in which something was found. If nothing was, there is one
-        for the first cube that was searched.
+        for the first cube that was searched. The queries of a caller who may only read are not noted.
         """
+        if current_principal.get().role <= Role.READ_ONLY:
+            return
         by_cube: dict[str, list[str]] = {}
         for hit in (*found.hits, *found.preferences):
             by_cube.setdefault(hit.item.mem_cube_id, []).append(hit.item.id)
