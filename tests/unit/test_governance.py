@@ -92,6 +92,24 @@ async def test_a_hidden_memory_looks_like_a_missing_one(scheduler: AsyncSchedule
     assert await memory.get("m1", user_id="ann") is None
 
 
+async def test_a_memory_that_waits_to_be_written_has_its_tags_already(scheduler: AsyncScheduler) -> None:
+    info = {"custom_tags": [SECRET], "device_id": "phone", "agent_id": "bee", "domain": "garden"}
+    await scheduler.memory.add("bees", user_id="ann", item_id="new", info=info)
+    current_principal.set(as_caller())
+    assert await scheduler.memory.get("new.0", user_id="ann") is None
+    with pytest.raises(UnknownMemoryError):
+        await scheduler.memory.delete("new.0", user_id="ann")
+    current_principal.set(as_caller(team=SECRET))
+    waiting = await scheduler.memory.get("new.0", user_id="ann")
+    await scheduler.runtime.worker.drain()
+    written = await scheduler.memory.get("new.0", user_id="ann")
+    assert waiting is not None
+    assert written is not None
+    assert (waiting.status, written.status) == ("resolving", "activated")
+    names = ("text", "kind", "tier", "tags", "device_id", "agent_id", "domain", "info", "sources")
+    assert [getattr(waiting, name) for name in names] == [getattr(written, name) for name in names]
+
+
 async def test_pages_are_filled_with_what_may_be_read(scheduler: AsyncScheduler) -> None:
     current_principal.set(as_caller())
     seen, after = [], None

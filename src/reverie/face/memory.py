@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from reverie.backends.views import StatusQuery
 from reverie.base.bridge import Bridge, blocking, submitting
 from reverie.base.clock import to_epoch_ms
 from reverie.capture.intake import add_message
@@ -20,14 +19,13 @@ from reverie.errors import (
     UnknownMemoryError,
     VersionConflictError,
 )
+from reverie.face.unwritten import unwritten_item
 from reverie.memory.interface import KeepsIndex, PageQuery
-from reverie.memory.item import MemoryItem
 from reverie.memory.query import Filters, SearchQuery
 from reverie.memory.tenants import tenants_of
 from reverie.memory.transfer import LATEST
 from reverie.message import Message, check_ids, check_info, check_text, new_item_id
 from reverie.principal import Role, current_principal
-from reverie.turn import read_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from reverie.effect import Effect
     from reverie.face.scheduler import AsyncScheduler
     from reverie.memory.interface import IndexProgress, MemoryPage
-    from reverie.memory.item import LinkedItem, Revision
+    from reverie.memory.item import LinkedItem, MemoryItem, Revision
     from reverie.memory.query import Found
     from reverie.turn import Turn
 
@@ -231,7 +229,7 @@ class AsyncMemory:
             return item
         if await reads.is_deleted(user_id, memory_id):
             raise MemoryDeletedError(memory_id)
-        item = await self._resolving(user_id, memory_id)
+        item = await unwritten_item(self._scheduler.runtime.backend.views, user_id, memory_id)
         return item if item is not None and reads.sees(item) else None
 
     async def owner_of(self, memory_id: str, user_id: str | None = None) -> str:
@@ -268,32 +266,6 @@ class AsyncMemory:
             return await self.get(memory_id, user_id=user_id, follow=False) is not None
         except MemoryDeletedError:
             return True
-
-    async def _resolving(self, user_id: str, memory_id: str) -> MemoryItem | None:
-        """What a message that has not been settled yet will become; None if there is no such message."""
-        item_id, _, index = memory_id.rpartition(".")
-        if not item_id or not index.isascii() or not index.isdigit():
-            return None
-        views = self._scheduler.runtime.backend.views
-        rows = (await views.read(StatusQuery(user_id=user_id, item_id=item_id, with_message=True))).rows
-        message = rows[0].message if rows and not rows[0].status.ended else None
-        if message is None or message.label != "add":
-            return None
-        turns = read_turns(message.content)
-        if int(index) >= len(turns) or not turns[int(index)].content.strip():
-            return None
-        return MemoryItem(
-            id=memory_id,
-            user_id=user_id,
-            mem_cube_id=message.mem_cube_id,
-            text=turns[int(index)].content,
-            kind="turn",
-            tier="long_term",
-            session_id=message.session_id,
-            info=message.info,
-            version=0,
-            status="resolving",
-        )
 
     async def update(
         self,

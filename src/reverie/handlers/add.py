@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from reverie.memory.buffers import BufferState
     from reverie.message import Key, Message
 
-__all__ = ["add"]
+__all__ = ["add", "memories_of"]
 
 
 async def add(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     """Keep each turn as one memory, with its source."""
     options: HandlerOptions = await ctx.options()
     if not options.buffers:
-        return {message.key: Done(effects=_memories(message)) for message in messages}
+        return {message.key: Done(effects=memories_of(message)) for message in messages}
     keys = list(dict.fromkeys(BufferKey(*message.tenant) for message in messages))
     fillings = {state.key: _Filling(state, options) for state in await ctx.buffers.states(keys)}
-    kept = {message.key: _memories(message) for message in messages}
+    kept = {message.key: memories_of(message) for message in messages}
     texts = [memory.text for memories in kept.values() for memory in memories]
     sizes = iter(await ctx.models.count_tokens(texts))
     answers = {}
@@ -69,8 +69,8 @@ class _Filling:
         return [read_message(self._key, due=from_epoch_ms(due))]
 
 
-def _memories(message: Message) -> list[Remember]:
-    """The turns of a message as memories."""
+def memories_of(message: Message) -> list[Remember]:
+    """The turns of a message as memories, with the fields that its `info` names."""
     info = message.info or {}
     fields: dict[str, Any] = {
         name: value
