@@ -29,11 +29,13 @@ from reverie.mcp.callers import KeyCallers
 from reverie.mcp.server import new_server
 from reverie.mcp.tools import TOOLS
 from reverie.memory.sessions import SessionNote
-from reverie.principal import LOCAL_ADMIN, Principal, Role
+from reverie.principal import LOCAL_ADMIN, Principal, Role, current_principal
 from reverie.server import create_app
 from reverie.settings import load_settings
 from reverie.testing import ManualClock
 from support.matrix import CUBE, SECRET, USER, Ask
+from unit.test_governance import SECRET as TEAM
+from unit.test_governance import ByTeam
 from unit.test_matrix import CALLERS, TARGETS, Caller, fill
 
 if TYPE_CHECKING:
@@ -248,6 +250,27 @@ async def test_limits_of_a_key_hold(scheduler: AsyncScheduler) -> None:
         assert (await call(client, "add", {"text": "long " * 100}))[0] == 413
         statuses = [(await call(client, "sessions", {}))[0] for _ in range(3)]
         assert statuses[-1] == 429
+
+
+async def test_feedback_changes_only_what_its_caller_may_read() -> None:
+    settings = load_settings(
+        queue={"url": "memory://"}, memory={"embedding": "none"}, governance=f"{ByTeam.__module__}:ByTeam"
+    )
+    scheduler = AsyncScheduler(settings=settings)
+    await scheduler.memory.add(
+        "I keep wasps", user_id="ann", item_id="one", info={"custom_tags": [TEAM]}, mem_cube_id="ann"
+    )
+    await scheduler.runtime.drain()
+    made = await scheduler.keys.create("k", "user", users=["ann"])
+    async with client_of(scheduler, made.token) as client:
+        for given in ({"ids": ["one.0"], "verdict": "like"}, {"ids": [], "text": "I keep bees, not wasps"}):
+            assert (await call(client, "feedback", given))[0] == 200
+    await scheduler.runtime.drain()
+    current_principal.set(Principal(key="k", role=Role.USER, attributes={"team": TEAM}))
+    item = await scheduler.memory.get("one.0", user_id="ann")
+    assert item is not None
+    assert (item.id, item.version) == ("one.0", 1)
+    await scheduler.stop()
 
 
 async def test_a_key_for_one_cube_writes_to_that_cube(scheduler: AsyncScheduler) -> None:

@@ -15,6 +15,7 @@ from reverie.handlers.mem_feedback import read_words
 from reverie.memory.feedback import FeedbackInput
 from support.product import Product, model_settings, serving
 from support.scripted_model import Answer, scripted
+from unit.test_governance import SECRET, ByTeam, as_caller
 
 SYNC = {"async_mode": "sync"}
 NOTHING = [{"record": {"add": [], "update": []}}]
@@ -85,6 +86,49 @@ async def test_a_correction_that_names_no_memory() -> None:
         assert [one["archived_id"] for one in fixed["record"]["update"]] == ["one.0"]
         (same,) = await give(product, "I live in Porto, not in Lisbon", "b.0", corrected_answer=True)
         assert same["record"]["update"] == []
+
+
+GOVERNANCE = f"{ByTeam.__module__}:ByTeam"
+WRONG = "I live in Porto, not in Lisbon"
+
+
+async def test_feedback_changes_only_what_its_caller_may_read() -> None:
+    async with serving(governance=GOVERNANCE) as product, product.asked_by(as_caller(team=SECRET)) as friend:
+        await friend.add("I live in Lisbon", item_id="one", custom_tags=[SECRET])
+        before = await friend.done("get_memory/one.0", user_id="ann")
+        missing = await give(product, "No, I live in Porto", "none.0", item_id="x")
+        hidden = await give(product, "No, I live in Porto", "one.0", item_id="y")
+        assert json.dumps(missing).replace("x.0", "y.0") == json.dumps(hidden)
+        await give(product, "useless", "one.0")
+        await give(product, WRONG)  # names no memory: one is looked for
+        await product.add("The answer was: Lisbon", WRONG, is_feedback=True)
+        body = {"user_id": "ann", "conversation_id": "c", "feedback_content": WRONG}
+        for ids in ({}, {"retrieved_memory_ids": ["one.0"]}):
+            told = await product.client.post("/api/openmem/v1/add/feedback", json=body | ids)
+            assert told.json()["code"] == 0
+        await product.scheduler.observe.wait_idle("ann")
+        assert await friend.done("get_memory/one.0", user_id="ann") == before
+        (fixed,) = await give(friend, "I live in Faro", "one.0")
+        assert [one["archived_id"] for one in fixed["record"]["update"]] == ["one.0"]
+
+
+async def test_feedback_under_governance_is_about_what_fits_and_may_be_read() -> None:
+    async with serving(governance=GOVERNANCE) as product, product.asked_by(as_caller(team=SECRET)) as friend:
+        await product.add("I live in Lisbon", item_id="one")
+        await friend.add("I live in Lisbon, Rua Augusta", item_id="two", custom_tags=[SECRET])
+        (fixed,) = await give(product, WRONG, item_id="fix")
+        assert [one["archived_id"] for one in fixed["record"]["update"]] == ["one.0"]
+        assert await give(product, WRONG, item_id="fix") == [fixed]  # a repeat is the same message
+        assert (
+            await product.ask(
+                "feedback", {"user_id": "ann", "history": [], "feedback_content": "other", "item_id": "fix"}
+            )
+        ).code == 409
+        (added,) = await give(product, "My sister likes chess", item_id="a")
+        assert [one["id"] for one in added["record"]["add"]] == ["a.0"]
+        (again,) = await give(product, "I live in Braga", "one.0")  # an id that leads to its successor
+        assert [one["archived_id"] for one in again["record"]["update"]] == ["fix.0"]
+        assert await importance(friend, "two.0") == 0.5
 
 
 @pytest.mark.parametrize(

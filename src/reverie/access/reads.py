@@ -40,18 +40,19 @@ class MemoryReads:
     def __init__(self, store: MemoryStore, governance: Governance) -> None:
         self._store = store
         self._governance = governance
-        self._is_governed = not isinstance(governance, AllowAll)
+        self.is_governed = not isinstance(governance, AllowAll)
+        """Whether an object of the installation's own decides who may read which memory."""
 
     def sees(self, item: MemoryItem) -> bool:
         """Whether the present caller may read a memory."""
         principal = current_principal.get()
         if not principal.may_touch(item.user_id, item.mem_cube_id):
             return False
-        return not self._is_governed or self._governance.may_read(principal, item)
+        return not self.is_governed or self._governance.may_read(principal, item)
 
     def _sees_all(self, principal: Principal) -> bool:
         """Whether a caller may read all memories of the users that the caller may touch."""
-        return principal.cubes is None and not self._is_governed
+        return principal.cubes is None and not self.is_governed
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""
@@ -114,7 +115,7 @@ class MemoryReads:
             if not own:
                 return Found()
             query = msgspec.structs.replace(query, mem_cube_ids=tuple(own))
-        if not self._is_governed:
+        if not self.is_governed:
             return self._readable(await search(self._store, query))
         return await self._search_wider(query)
 

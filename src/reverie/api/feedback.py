@@ -24,6 +24,7 @@ from reverie.errors import (
     NoWorkerError,
     QueueFullError,
 )
+from reverie.face.feedback import governed_feedback
 from reverie.face.scheduler import AsyncScheduler
 from reverie.memory.feedback import FeedbackInput, correction_id
 from reverie.message import Message, new_item_id
@@ -78,7 +79,7 @@ async def feedback(scheduler: AsyncScheduler, client: Request, request: Feedback
     With `async_mode` sync, the answer says what was written; without it, `data` has an empty list for each
     cube.
     """
-    messages = feedback_messages(request)
+    messages = await feedback_messages(scheduler, request)
     if request.async_mode == "async":
         await submit_new(scheduler, messages, spools=scheduler.runtime.settings.spool.submits)
         return answer([[] for _ in request.cubes])
@@ -97,7 +98,8 @@ async def add_feedback(scheduler: AsyncScheduler, client: Request, request: AddR
     if not spoken:
         raise InvalidMessageError("messages", request.messages, "is_feedback needs words of the user")
     words = turns[spoken[-1]].content
-    messages = _messages(
+    messages = await _messages(
+        scheduler,
         FeedbackInput(feedback_content=words, history=tuple(turns[: spoken[-1]][-HISTORY:])),
         request.cubes,
         request.item_id,
@@ -122,8 +124,8 @@ async def add_feedback(scheduler: AsyncScheduler, client: Request, request: AddR
     return answer(written, applied.message)
 
 
-def feedback_messages(request: FeedbackRequest) -> list[Message]:
-    """One message for each cube; none if there is no feedback."""
+async def feedback_messages(scheduler: AsyncScheduler, request: FeedbackRequest) -> list[Message]:
+    """One message for each cube, about memories that the caller may read; none if there is no feedback."""
     if request.feedback_content is None or not request.feedback_content.strip():
         return []
     given = FeedbackInput(
@@ -133,7 +135,8 @@ def feedback_messages(request: FeedbackRequest) -> list[Message]:
         feedback_time=request.feedback_time,
         corrected_answer=request.corrected_answer,
     )
-    return _messages(
+    return await _messages(
+        scheduler,
         given,
         request.cubes,
         request.item_id,
@@ -144,8 +147,12 @@ def feedback_messages(request: FeedbackRequest) -> list[Message]:
     )
 
 
-def _messages(
-    given: FeedbackInput, cubes: Sequence[str], item_id: str | None, **fields: Any
+async def _messages(
+    scheduler: AsyncScheduler,
+    given: FeedbackInput,
+    cubes: Sequence[str],
+    item_id: str | None,
+    **fields: Any,
 ) -> list[Message]:
     if item_id and len(cubes) > 1:
         raise InvalidMessageError("item_id", item_id, "can be given for one cube only")
@@ -153,10 +160,11 @@ def _messages(
         content = msgspec.json.encode(given).decode()
     except UnicodeEncodeError as error:
         raise InvalidMessageError("history", "…", "is not valid Unicode text") from error
-    return [
+    messages = [
         Message(mem_cube_id=cube, label=LABEL, content=content, item_id=item_id or new_item_id(), **fields)
         for cube in cubes
     ]
+    return await governed_feedback(scheduler, messages)
 
 
 class _Applied(NamedTuple):

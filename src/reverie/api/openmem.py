@@ -183,7 +183,7 @@ async def get_status_by_query(scheduler: AsyncScheduler, task_id: str) -> JSONRe
 async def add_feedback(scheduler: AsyncScheduler, request: AddFeedbackRequest) -> JSONResponse:
     """Take in what a user says about an answer; it changes the memories that it is about soon after."""
     item_id = new_item_id()
-    messages = feedback_messages(request.feedback_request(item_id))
+    messages = await feedback_messages(scheduler, request.feedback_request(item_id))
     await submit_new(scheduler, messages, spools=scheduler.runtime.settings.spool.submits)
     return success(_task(item_id, [request.owner], "running"))
 

@@ -154,7 +154,8 @@ CATALOGUE: tuple[Builtin, ...] = (
         asks_model=True,
         described=Described(
             input="`feedback_content`, and if known `history` (turns), `retrieved_memory_ids`, "
-            "`feedback_time`, `corrected_answer` (true or false); any other text is the feedback",
+            "`feedback_time`, `corrected_answer` (true or false), `candidates` (memory ids: no others are "
+            "looked for); any other text is the feedback",
             example='{"feedback_content": "No, I live in Porto", "retrieved_memory_ids": ["moved.0"]}',
             effect="praise raises the importance of the memories, criticism lowers it; a correction is "
             "remembered and supersedes what is wrong, which stays in history",

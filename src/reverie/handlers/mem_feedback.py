@@ -18,7 +18,14 @@ import msgspec
 from reverie.effect import Remember, Revise, Source, Supersede
 from reverie.failures import InvalidWorkError
 from reverie.handlers.content import read_json
-from reverie.memory.feedback import FeedbackInput, correction_id
+from reverie.memory.feedback import (
+    CANDIDATES,
+    FAIR,
+    FeedbackInput,
+    correction_id,
+    cut,
+    search_text,
+)
 from reverie.memory.times import parse_chat_time
 from reverie.outcome import Done
 
@@ -38,18 +45,12 @@ STEP = 0.2
 """By how much praise raises the importance of a memory, and criticism lowers it."""
 CORRECTED = 0.7
 """The importance of what a user has corrected, at least."""
-FAIR = 0.45
-"""The score from which a memory that the feedback does not name counts as meant."""
-CANDIDATES = 5
-"""How many memories are looked for if the feedback names none."""
 MOST_IDS = 100
 """How many memories one feedback may name."""
 MOST_SUCCESSORS = 10
 """How many successors of a superseded memory are followed."""
 HISTORY = 10
 """How many of the last turns the model sees."""
-LONGEST = 2000
-"""How many characters of a text the model sees."""
 
 Kind = Literal["like", "dislike", "correction", "none"]
 
@@ -131,16 +132,18 @@ def _read_input(message: Message) -> FeedbackInput:
     given: FeedbackInput = read_json(message, FeedbackInput) or FeedbackInput(
         feedback_content=message.content
     )
-    if len(given.retrieved_memory_ids) > MOST_IDS:
+    if len(given.retrieved_memory_ids) + len(given.candidates or ()) > MOST_IDS:
         raise InvalidWorkError(f"a mem_feedback message may name at most {MOST_IDS} memories")
     return given
 
 
 async def _meant(given: FeedbackInput, ctx: Context) -> list[MemoryItem]:
     """The memories that feedback may be about: those that it names, else those that fit it well."""
+    if given.candidates is not None:
+        named = await ctx.memory.items(given.retrieved_memory_ids or given.candidates)
+        return [item for item in named if item.superseded_by is None]
     if not given.retrieved_memory_ids:
-        turns = [turn.content for turn in given.history[-2:]]
-        found = await ctx.memory.search(_cut(" ".join([given.feedback_content, *turns])), limit=CANDIDATES)
+        found = await ctx.memory.search(search_text(given), limit=CANDIDATES)
         return [hit.item for hit in found if hit.score >= FAIR]
     present: dict[str, MemoryItem] = {}
     wanted = list(dict.fromkeys(given.retrieved_memory_ids))
@@ -156,7 +159,7 @@ async def _meant(given: FeedbackInput, ctx: Context) -> list[MemoryItem]:
 async def _best(given: FeedbackInput, items: Sequence[MemoryItem], ctx: Context) -> tuple[int, ...]:
     """The number of the memory that fits the feedback best; none if no memory does."""
     numbers = {item.id: number for number, item in enumerate(items, 1)}
-    found = await ctx.memory.search(_cut(given.feedback_content), limit=10 * CANDIDATES)
+    found = await ctx.memory.search(cut(given.feedback_content), limit=10 * CANDIDATES)
     return tuple(numbers[hit.item.id] for hit in found if hit.item.id in numbers)[:1]
 
 
@@ -164,11 +167,11 @@ async def _ask(given: FeedbackInput, items: Sequence[MemoryItem], ctx: Context) 
     """What the model says that feedback means. A later run gets the same answer, and pays nothing."""
     prompt = PROMPT.substitute(
         history="\n".join(
-            f"{turn.name or turn.role}: {_cut(turn.content)}" for turn in given.history[-HISTORY:]
+            f"{turn.name or turn.role}: {cut(turn.content)}" for turn in given.history[-HISTORY:]
         )
         or "none",
-        feedback=_cut(given.feedback_content),
-        memories="\n".join(f"{number}. {_cut(item.text)}" for number, item in enumerate(items, 1)) or "none",
+        feedback=cut(given.feedback_content),
+        memories="\n".join(f"{number}. {cut(item.text)}" for number, item in enumerate(items, 1)) or "none",
     )
     number = {"type": "integer", "minimum": 1, "maximum": max(1, len(items))}
     schema = {
@@ -217,7 +220,3 @@ def _corrected(
         new,
         *(Supersede(memory_id=item.id, version=item.version, successor=new.memory_id) for item in wrong),
     ]
-
-
-def _cut(text: str) -> str:
-    return " ".join(text.split())[:LONGEST]

@@ -16,6 +16,7 @@ from pydantic import Field
 from reverie.base.clock import from_epoch_ms
 from reverie.capture.intake import add_message
 from reverie.errors import InvalidSelectionError, MemoryDeletedError, UnknownMemoryError, shown
+from reverie.face.feedback import governed_feedback
 from reverie.face.scheduler import AsyncScheduler
 from reverie.mcp.answers import (
     Accepted,
@@ -262,7 +263,7 @@ async def feedback(
         )
         for cube, memory_ids in (by_cube or {_home(reach): []}).items()
     ]
-    return await _submitted(scheduler, reach, messages)
+    return await _submitted(scheduler, reach, await governed_feedback(scheduler, messages))
 
 
 @dataclass(frozen=True, kw_only=True)
