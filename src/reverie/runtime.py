@@ -12,6 +12,7 @@ import msgspec
 from reverie.access.audit import Audit
 from reverie.access.cubes import Cubes
 from reverie.access.cursors import Cursors
+from reverie.access.governance import UNGOVERNED_LABELS
 from reverie.access.keys import ApiKeys
 from reverie.access.paging import seen_page
 from reverie.access.reads import MemoryReads
@@ -230,6 +231,7 @@ class Runtime:
             recorder=self.recorder,
             activity=self.activity,
             role_of=self.role_of,
+            role_to_submit=self.role_to_submit,
             runtime=self,
             redacts=self.settings.capture.redact,
             exclude_tools=capture.exclude_tools,
@@ -451,6 +453,18 @@ class Runtime:
             return Role.of_title(named)
         task = self.triggers.types.get(label)
         return Role.USER if task is None or task.trigger_mode == "user_activity" else Role.SERVICE
+
+    def role_to_submit(self, label: str) -> Role:
+        """The weakest role that may submit messages of a label with any content.
+
+        Under governance it is admin for handlers that read and change memories without asking the governance,
+        unless the settings name the role.
+        """
+        labels = self.settings.labels
+        is_named = label in labels and labels[label].role is not None
+        if self.reads.is_governed and label in UNGOVERNED_LABELS and not is_named:
+            return Role.ADMIN
+        return self.role_of(label)
 
     async def own_items(self, query: StatusQuery) -> Page:
         """Read items as the present caller may see them: those of other cubes do not exist for the caller."""

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reverie import AsyncScheduler
-from reverie.access.governance import AllowAll
+from reverie.access.governance import UNGOVERNED_LABELS, AllowAll
 from reverie.effect import Link, Remember, Supersede
 from reverie.errors import AmbiguousIdError, InvalidSettingError, UnknownMemoryError
 from reverie.principal import LOCAL_ADMIN, Principal, Role, current_principal
 from reverie.server import create_app
 from reverie.settings import load_settings
 from support.documented import documented_client
+from support.extractor import extract
+from support.product import model_settings, serving
+from support.scripted_model import scripted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -178,6 +181,34 @@ async def test_over_http_the_answers_are_those_of_a_store_without_the_hidden_one
             told.append([(status, text.partition('"next"')[0]) for status, text in await asked(client)])
     await without.stop()
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("label", sorted(UNGOVERNED_LABELS))
+async def test_only_admins_submit_labels_that_go_through_hidden_memories(label: str) -> None:
+    given: dict[str, Any] = {"queue": {"url": "memory://"}, "memory": {"embedding": "none"}}
+    governed = given | {"governance": f"{__name__}:ByTeam"}
+    told = []
+    for settings in (given, governed, governed | {"labels": {label: {"role": "user"}}}):
+        scheduler = AsyncScheduler(settings=load_settings(**settings))
+        for role in (Role.USER, Role.SERVICE, Role.ADMIN):
+            app = create_app(scheduler, run_worker=False, caller=Principal(key="k", role=role))
+            async with documented_client(app) as client:
+                body = {"messages": [{"user_id": "ann", "label": label, "content": "{}"}]}
+                told.append((await client.post("/product/scheduler/submit", json=body)).status_code)
+        await scheduler.stop()
+    assert told == [200, 200, 200, 403, 403, 200, 200, 200, 200]
+
+
+async def test_what_the_server_submits_for_a_caller_needs_no_further_role() -> None:
+    with scripted() as model:
+        model.answers = extract
+        settings = {**model_settings(model.url), "governance": f"{__name__}:ByTeam"}
+        async with serving(caller=as_caller(), **settings) as product:
+            answer = await product.ask(
+                "add", {"user_id": "ann", "messages": "I keep bees", "async_mode": "sync", "mode": "fine"}
+            )
+            assert (answer.code, answer.message) == (200, "ok")
+            assert model.calls == 1
 
 
 async def test_an_id_without_a_user_is_looked_for_among_the_caller_s_users(scheduler: AsyncScheduler) -> None:

@@ -8,7 +8,24 @@ if TYPE_CHECKING:
     from reverie.memory.item import MemoryItem
     from reverie.principal import Principal
 
-__all__ = ["AllowAll", "Governance"]
+__all__ = ["UNGOVERNED_LABELS", "AllowAll", "Governance"]
+
+UNGOVERNED_LABELS = frozenset(
+    {
+        "mem_archive",
+        "mem_feedback",
+        "mem_organize",
+        "mem_read",
+        "mem_update",
+        "memory_compression",
+        "pref_add",
+    }
+)
+"""The labels whose handlers read or change memories that a message names, or all of a cube.
+
+Handlers ask nobody who may read a memory. So under governance only admins submit these labels as they like;
+for all other callers, the routes of the server make the messages.
+"""
 
 
 class Governance(Protocol):

@@ -112,7 +112,10 @@ async def add_now(
 async def submit_new(
     scheduler: AsyncScheduler, messages: Sequence[Message], *, spools: bool = False
 ) -> list[Submitted]:
-    """Hand messages over, if there are any; `ItemTakenError` if one has the id of another message."""
+    """Hand messages over that a route has made of a request, if there are any.
+
+    `ItemTakenError` if one has the id of another message.
+    """
     if not messages:
         return []
     most = scheduler.runtime.settings.server.max_body_bytes
@@ -120,7 +123,7 @@ async def submit_new(
     if len(messages) > 1 and size > most:
         reason = f"these are {size} characters for all cubes or users together, at most {most} are allowed"
         raise InvalidMessageError("messages", messages[0].content, f"{reason} (server.max_body_bytes)")
-    receipts = await scheduler.runtime.intake.submit(messages, spools=spools)
+    receipts = await scheduler.runtime.intake.submit(messages, spools=spools, vetted=True)
     if any(receipt.status == "conflict" for receipt in receipts):
         raise ItemTakenError(messages[0].item_id)
     return receipts
@@ -153,7 +156,7 @@ async def _extract(scheduler: AsyncScheduler, waiting: Waiting, written: Sequenc
         )
         for message in written
     ]
-    await runtime.intake.submit(readings, notes=False)
+    await runtime.intake.submit(readings, notes=False, vetted=True)
     ended = await waiting.settled(readings)
     return all(_is_written(ended.get(reading.key)) for reading in readings)
 

@@ -117,14 +117,16 @@ class Intake:
         recorder: Recorder,
         activity: ActivityNotes,
         role_of: Callable[[str], Role],
+        role_to_submit: Callable[[str], Role],
         runtime: Opens,
         redacts: bool = True,
         exclude_tools: Sequence[str] = (),
     ) -> None:
         """`runtime` connects the queue on first use; `activity` notes the activity of users.
 
-        `role_of` is the weakest role that may submit a label. With `redacts`, private parts and secrets are
-        removed before anything is kept; observations of excluded tools are refused.
+        `role_to_submit` is the weakest role that may submit a label with any content, and `role_of` the
+        weakest one for which the server may make messages of it. With `redacts`, private parts and secrets
+        are removed before anything is kept; observations of excluded tools are refused.
         """
         self._queue = queue
         self._direct = queue if isinstance(queue, SubmitsHere) else None
@@ -135,6 +137,7 @@ class Intake:
         self._recorder = recorder
         self._activity = activity
         self._role_of = role_of
+        self._role_to_submit = role_to_submit
         self._runtime = runtime
         self._redacts = redacts
         self._exclude_tools = exclude_tools
@@ -145,15 +148,16 @@ class Intake:
         return self._direct is not None
 
     async def submit(
-        self, messages: Sequence[Message], *, spools: bool = False, notes: bool = True
+        self, messages: Sequence[Message], *, spools: bool = False, notes: bool = True, vetted: bool = False
     ) -> list[Submitted]:
         """Hand messages to the queue. All are accepted, or none if one is refused.
 
         With `spools`, messages are kept on disk if the backend is away, and answered `spooled`. With `notes`,
-        the activity of their users is noted after the answer.
+        the activity of their users is noted after the answer. `vetted` messages are made by the server, and
+        name only memories that the caller may read.
         """
         messages = self._checked(messages)
-        prepared, at = self._prepare(messages), self._clock.now()
+        prepared, at = self._prepare(messages, vetted=vetted), self._clock.now()
         failpoint("before_accept")
         try:
             if not self._runtime.opened:
@@ -207,14 +211,15 @@ class Intake:
         if is_excluded_tool(self._exclude_tools, tool):
             raise InvalidMessageError("type", tool, "is excluded by capture.exclude_tools, so it is not kept")
 
-    def _prepare(self, messages: Sequence[Message]) -> list[Message]:
+    def _prepare(self, messages: Sequence[Message], *, vetted: bool = False) -> list[Message]:
         """Check the caller's role, and give each message the level of its label and the trace id."""
         trace_id = current_trace_id.get()
         levels = {label: self._level_of(label) for label in {message.label for message in messages}}
         principal = current_principal.get()
         if principal.role < Role.ADMIN:
+            needed = self._role_of if vetted else self._role_to_submit
             for label in levels:
-                principal.check_role(self._role_of(label), f"the label {shown(label)}")
+                principal.check_role(needed(label), f"the label {shown(label)}")
         return [
             msgspec.structs.replace(
                 message, level=levels[message.label], trace_id=message.trace_id or trace_id

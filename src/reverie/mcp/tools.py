@@ -318,7 +318,7 @@ async def _submitted(
 ) -> Accepted:
     for cube in {message.mem_cube_id for message in messages}:
         await scheduler.runtime.door.check_project(reach.user_id, cube)
-    receipts = await scheduler.runtime.intake.submit(messages, spools=reach.spools)
+    receipts = await scheduler.runtime.intake.submit(messages, spools=reach.spools, vetted=True)
     is_spooled = any(receipt.status == "spooled" for receipt in receipts)
     return Accepted(
         item_ids=[receipt.item_id for receipt in receipts],
