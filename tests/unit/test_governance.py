@@ -169,6 +169,24 @@ async def asked(client: httpx.AsyncClient) -> list[tuple[int, str]]:
     return [(answer.status_code, answer.text.replace(SECRET, "?")) for answer in answers]
 
 
+async def test_cubes_of_which_everything_is_hidden_are_not_named(scheduler: AsyncScheduler) -> None:
+    hidden = [Remember(memory_id="h", text="wasps", tags=(SECRET,))]
+    for cube in ("a", "b", "c", "d"):
+        shown = [Remember(memory_id=f"s-{cube}", text="bees")] if cube in "bd" else []
+        await scheduler.runtime.store.change(("ann", cube), hidden + shown)
+        hidden = [Remember(memory_id=f"h-{cube}", text="wasps", tags=(SECRET,))]
+    told = []
+    for caller in (as_caller(), as_caller(team=SECRET)):
+        cursor: str | None = ""
+        async with documented_client(create_app(scheduler, run_worker=False, caller=caller)) as client:
+            while cursor is not None:
+                query = {"user_id": "ann", "limit": 1, "cursor": cursor}
+                page = (await client.get("/product/cubes", params=query)).json()["data"]
+                told += [cube["cube_id"] for cube in page["cubes"]]
+                cursor = page["next"]
+    assert told == ["ann", "b", "d", "a", "ann", "b", "c", "d"]
+
+
 async def test_over_http_the_answers_are_those_of_a_store_without_the_hidden_ones(scheduler, clock) -> None:
     without = AsyncScheduler(
         settings=load_settings(queue={"url": "memory://"}, memory={"embedding": "none"}), clock=clock

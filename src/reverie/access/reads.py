@@ -12,16 +12,17 @@ import msgspec
 from reverie.access.governance import AllowAll
 from reverie.access.paging import seen_page
 from reverie.memory.finding import fitted
-from reverie.memory.interface import MemoryPage
+from reverie.memory.interface import MemoryPage, PageQuery
 from reverie.memory.kept_searches import search
 from reverie.memory.query import Found
+from reverie.memory.tenants import tenants_of
 from reverie.principal import current_principal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from reverie.access.governance import Governance
-    from reverie.memory.interface import MemoryStore, PageQuery, Tenant
+    from reverie.memory.interface import MemoryStore, Tenant
     from reverie.memory.item import LinkedItem, MemoryItem, Revision
     from reverie.memory.query import Hit, SearchQuery
     from reverie.principal import Principal
@@ -81,6 +82,29 @@ class MemoryReads:
     async def tenants(self, after: Tenant | None, limit: int) -> list[Tenant]:
         """See `MemoryStore.tenants`."""
         return await self._store.tenants(after, limit)
+
+    async def cubes(self, user_id: str, after: str, limit: int) -> list[str]:
+        """The first cubes of a user after `after`, by name, in which the caller may read a memory."""
+        principal = current_principal.get()
+        found: list[str] = []
+        async for cube in self._cubes(principal, user_id, after):
+            query = PageQuery(user_id=user_id, mem_cube_id=cube, limit=1)
+            if self._sees_all(principal) or (await self.page(query)).items:
+                found.append(cube)
+                if len(found) == limit:
+                    break
+        return found
+
+    async def _cubes(self, principal: Principal, user_id: str, after: str) -> AsyncIterator[str]:
+        """The cubes that a caller's key names, or else all cubes of a user that have memories."""
+        if principal.cubes is not None:
+            for cube in sorted(principal.cubes):
+                if cube > after:
+                    yield cube
+            return
+        async for _, cube in tenants_of(self._store, user_id=user_id, first=(user_id, after)):
+            if cube > after:
+                yield cube
 
     async def _may_see(self, user_id: str, memory_id: str) -> bool:
         principal = current_principal.get()

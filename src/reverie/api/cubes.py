@@ -89,14 +89,8 @@ async def list_cubes(
     principal, runtime = current_principal.get(), scheduler.runtime
     await scheduler.open()
     created = {cube.cube_id: cube for cube in await runtime.cubes.of_owner(user_id)}
-    if principal.cubes is None:
-        tenants = await runtime.reads.tenants((user_id, cursor), limit + 1)
-        filled = {cube for user, cube in tenants if user == user_id}
-    else:
-        filled = {cube for cube in principal.cubes if await _has_memories(scheduler, user_id, cube)}
-    ids = sorted(
-        cube for cube in filled | set(created) if cube > cursor and principal.may_touch(user_id, cube)
-    )[: limit + 1]
+    known = {cube for cube in created if cube > cursor and principal.may_touch(user_id, cube)}
+    ids = sorted(known.union(await runtime.reads.cubes(user_id, cursor, limit + 1)))[: limit + 1]
     cubes: list[ListedCube] = [
         {"cube_id": cube, "cube_name": created[cube].cube_name if cube in created else cube}
         for cube in ids[:limit]
