@@ -8,8 +8,15 @@ import pytest
 
 from reverie import AsyncScheduler
 from reverie.access.governance import UNGOVERNED_LABELS, AllowAll
-from reverie.effect import Link, Remember, Supersede
-from reverie.errors import AmbiguousIdError, InvalidSettingError, UnknownMemoryError
+from reverie.effect import Link, Remember, Revise, Supersede
+from reverie.errors import (
+    AmbiguousIdError,
+    BoundKeyError,
+    ForeignDataError,
+    InvalidSettingError,
+    RoleError,
+    UnknownMemoryError,
+)
 from reverie.principal import LOCAL_ADMIN, Principal, Role, current_principal
 from reverie.server import create_app
 from reverie.settings import load_settings
@@ -185,6 +192,48 @@ async def test_cubes_of_which_everything_is_hidden_are_not_named(scheduler: Asyn
                 told += [cube["cube_id"] for cube in page["cubes"]]
                 cursor = page["next"]
     assert told == ["ann", "b", "d", "a", "ann", "b", "c", "d"]
+
+
+async def test_in_python_nothing_is_told_of_other_tenants_or_of_hidden_memories(scheduler) -> None:
+    for text, tags in (("bees are busy", []), (f"{SECRET} bees are busy", [SECRET])):
+        item_id = await scheduler.buffers.insert("ann", text)
+        item = await scheduler.memory.get(item_id, user_id="ann")
+        effect = Revise(memory_id=item_id, version=item.version, tags=tuple(tags))
+        await scheduler.runtime.store.change(("ann", "ann"), [effect])
+    current_principal.set(as_caller())
+    assert [row.content for row in await scheduler.buffers.rows("ann")] == ["bees are busy"]
+    with pytest.raises(RoleError, match="upkeep under governance needs the role admin"):
+        await scheduler.upkeep.plan(user_id="ann")
+    with pytest.raises(BoundKeyError):
+        await scheduler.observe.statistics(user_id="ann")
+    current_principal.set(Principal(key="k", role=Role.SERVICE))
+    with pytest.raises(RoleError, match="reading statistics under governance needs the role admin"):
+        await scheduler.observe.statistics()
+    for principal in (as_caller(team=SECRET), LOCAL_ADMIN):
+        current_principal.set(principal)
+        assert len(await scheduler.buffers.rows("ann")) == (1 if principal is LOCAL_ADMIN else 2)
+    await scheduler.upkeep.plan(user_id="ann")
+    await scheduler.observe.statistics()
+
+
+@pytest.mark.parametrize("what", ["rows", "plan", "run", "undo"])
+async def test_in_python_a_key_keeps_to_its_users_and_cubes(what: str) -> None:
+    scheduler = AsyncScheduler(
+        settings=load_settings(queue={"url": "memory://"}, memory={"embedding": "none"})
+    )
+    for cube in ("ann", "work"):
+        twice = [Remember(memory_id=f"{cube}-{name}", text="busy bees") for name in "ab"]
+        await scheduler.open()
+        await scheduler.runtime.store.change(("ann", cube), twice)
+    own = frozenset({"ann"})
+    current_principal.set(Principal(key="k", role=Role.USER, users=own, cubes=own))
+    call = scheduler.buffers.rows if what == "rows" else getattr(scheduler.upkeep, what)
+    for whose in ({"user_id": "bob"}, {"user_id": "ann", "mem_cube_id": "work"}):
+        with pytest.raises(ForeignDataError):
+            await call(**whose)
+    groups = (await scheduler.upkeep.plan(user_id="ann")).merged
+    assert {group.mem_cube_id for group in groups} == {"ann"}
+    await scheduler.stop()
 
 
 async def test_over_http_the_answers_are_those_of_a_store_without_the_hidden_ones(scheduler, clock) -> None:

@@ -16,7 +16,7 @@ from reverie.memory.interface import MemoryPage, PageQuery
 from reverie.memory.kept_searches import search
 from reverie.memory.query import Found
 from reverie.memory.tenants import tenants_of
-from reverie.principal import current_principal
+from reverie.principal import Role, current_principal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -54,6 +54,11 @@ class MemoryReads:
     def _sees_all(self, principal: Principal) -> bool:
         """Whether a caller may read all memories of the users that the caller may touch."""
         return principal.cubes is None and not self.is_governed
+
+    def check_ungoverned(self, what: str) -> None:
+        """Under governance, refuse callers below admin; `what` goes through hidden memories, too."""
+        if self.is_governed:
+            current_principal.get().check_role(Role.ADMIN, f"{what} under governance")
 
     async def get(self, user_id: str, memory_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""

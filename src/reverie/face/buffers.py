@@ -14,6 +14,7 @@ from reverie.errors import InvalidMessageError, InvalidSelectionError, MemoryDel
 from reverie.memory.buffers import BlobType, BufferKey, BufferRow, RowStatus, buffers_of, read_message
 from reverie.message import Message, check_ids, check_message, new_item_id
 from reverie.models.interface import ModelMissingError
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +126,7 @@ class AsyncBuffers:
             for state in await store.buffer_states(keys)
             if state.tokens >= settings.max_tokens or (state.oldest is not None and state.oldest <= old)
         ]
-        waiting = [row.blob_id for key in full for row in await store.buffer_rows(key, "free", MOST_ROWS)]
+        waiting = [row.blob_id for key in full for row in await self._readable(key, "free", MOST_ROWS)]
         return {"is_full": bool(full), "buffer_full_ids": waiting}
 
     async def process_buffer(
@@ -175,8 +176,7 @@ class AsyncBuffers:
             raise InvalidSelectionError(f"limit={limit}: must be 1 to {MOST_ROWS}")
         if status is not None and status not in get_args(RowStatus):
             raise InvalidSelectionError(f"status={status!r}: must be one of {', '.join(get_args(RowStatus))}")
-        key = self._key(user_id, mem_cube_id, blob_type)
-        return await (await self._store()).buffer_rows(key, status, limit)
+        return await self._readable(self._key(user_id, mem_cube_id, blob_type), status, limit)
 
     async def retry_failed(self, user_id: str, mem_cube_id: str = "", blob_type: str = "chat") -> int:
         """Let rows that were given up be read again with the next rows; the answer is how many."""
@@ -187,6 +187,15 @@ class AsyncBuffers:
             await self._ask_for_reading(store, key)
         return count
 
+    async def _readable(self, key: BufferKey, status: str | None, limit: int) -> list[BufferRow]:
+        """The first rows of a buffer whose memories the caller may read."""
+        store, reads = await self._store(), self._scheduler.runtime.reads
+        if not reads.is_governed:
+            return await store.buffer_rows(key, status, limit)
+        rows = await store.buffer_rows(key, status, MOST_ROWS)
+        seen = [row for row in rows if await reads.get(key.user_id, row.blob_id) is not None]
+        return seen[:limit]
+
     async def _store(self) -> KeepsBuffers:
         await self._scheduler.open()
         return buffers_of(self._scheduler.runtime.store)
@@ -194,6 +203,7 @@ class AsyncBuffers:
     def _key(self, user_id: str, mem_cube_id: str, blob_type: str) -> BufferKey:
         cube = mem_cube_id or self._scheduler.memory.default_cube or user_id
         check_ids(self._scheduler.runtime.limits, user_id=user_id, mem_cube_id=cube)
+        current_principal.get().check_touch(user_id, (cube,))
         if blob_type not in list(BlobType):
             raise InvalidMessageError("blob_type", blob_type, f"must be one of {', '.join(BlobType)}")
         return BufferKey(user_id, cube, blob_type)

@@ -10,7 +10,7 @@ import msgspec
 from reverie.access.paging import seen_page
 from reverie.base.bridge import Bridge, blocking
 from reverie.base.clock import from_epoch_ms
-from reverie.errors import InvalidSelectionError
+from reverie.errors import BoundKeyError, InvalidSelectionError
 from reverie.face.statistics import read_statistics
 from reverie.memory.buffers import READING, BlobType, unique_key_of
 from reverie.message import Key, check_ids
@@ -225,8 +225,13 @@ class AsyncObservation:
     ) -> Statistics:
         """How many memories there are by kind and tier, their growth and tokens, as they were last counted.
 
-        `statistics_update` counts them, every hour by default. The largest tenants come first.
+        `statistics_update` counts them, every hour by default. The largest tenants come first. Because the
+        numbers are about all users, a caller who may touch only some gets none; under governance only admins
+        get them.
         """
+        if current_principal.get().is_bound:
+            raise BoundKeyError
+        self._runtime.reads.check_ungoverned("reading statistics")
         if mem_cube_id is not None and user_id is None:
             raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
         if not 1 <= limit <= MOST_TENANTS:

@@ -20,6 +20,7 @@ from reverie.memory.upkeep import PASSES_KEPT
 from reverie.message import Message, check_ids, new_item_id
 from reverie.models.openai_chat import model_name
 from reverie.models.tokens import tokens_in
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -197,11 +198,15 @@ class AsyncUpkeep:
         return await upkeep_of(self._scheduler.runtime.store).passes(tenant, PASSES_KEPT)
 
     async def _tenants(self, user_id: str, mem_cube_id: str | None) -> AsyncIterator[Tenant]:
-        check_ids(self._scheduler.runtime.limits, user_id=user_id, mem_cube_id=mem_cube_id)
+        """The tenants of a user that the caller may touch; under governance, upkeep is for admins."""
+        runtime, principal = self._scheduler.runtime, current_principal.get()
+        check_ids(runtime.limits, user_id=user_id, mem_cube_id=mem_cube_id)
+        principal.check_touch(user_id, () if mem_cube_id is None else (mem_cube_id,))
+        runtime.reads.check_ungoverned("upkeep")
         await self._scheduler.open()
-        store = self._scheduler.runtime.store
-        async for tenant in tenants_of(store, user_id=user_id, mem_cube_id=mem_cube_id):
-            yield tenant
+        async for tenant in tenants_of(runtime.store, user_id=user_id, mem_cube_id=mem_cube_id):
+            if principal.may_touch(*tenant):
+                yield tenant
 
     async def _ended(
         self, user_id: str, state: UpkeepProgress, on_progress: Callable[[UpkeepProgress], None]
