@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reverie import AsyncScheduler
+from reverie import AsyncScheduler, Bury, Message
 from reverie.access.governance import UNGOVERNED_LABELS, AllowAll
 from reverie.effect import Link, Remember, Revise, Supersede
 from reverie.errors import (
@@ -276,6 +276,21 @@ async def test_what_the_server_submits_for_a_caller_needs_no_further_role() -> N
             )
             assert (answer.code, answer.message) == (200, "ok")
             assert model.calls == 1
+
+
+async def test_the_content_of_a_dead_letter_is_shown_to_all_who_may_touch_its_cube(scheduler) -> None:
+    @scheduler.handler("export")
+    def export(message: Message) -> Bury:
+        return Bury("never")
+
+    info = {"custom_tags": [SECRET]}
+    await scheduler.submit("export", user_id="ann", content="bees", item_id="e", info=info)
+    await scheduler.runtime.worker.drain()
+    for cubes, status in ((None, 200), (frozenset({"ann"}), 200), (frozenset({"work"}), 404)):
+        caller = Principal(key="k", role=Role.USER, users=frozenset({"ann"}), cubes=cubes)
+        async with documented_client(create_app(scheduler, run_worker=False, caller=caller)) as client:
+            shown = await client.get("/product/scheduler/dead_letters/e", params={"user_id": "ann"})
+            assert (shown.status_code, "bees" in shown.text) == (status, status == 200)
 
 
 async def test_an_id_without_a_user_is_looked_for_among_the_caller_s_users(scheduler: AsyncScheduler) -> None:
