@@ -108,6 +108,24 @@ async def test_the_sources_of_a_fact_name_the_speaker_and_the_time(scheduler, cl
     assert [(source.item_id, source.type) for source in fact.sources] == [(text.item_id, "doc")]
 
 
+async def test_facts_and_preferences_have_the_tags_of_their_turns(scheduler, clock) -> None:
+    item = await say(scheduler, "I moved to Lisbon", info={"custom_tags": ["team:sales", "home"]})
+    await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    found = await facts(scheduler)
+    assert {text: fact.tags for text, fact in found.items()} == {
+        "Ann lives in Lisbon": ("team:sales", "home"),
+        "Ann likes tea": (),
+    }
+    without = AsyncScheduler("memory://")
+    item = await say(without, "I like milk", info={"custom_tags": ["team:sales"]})
+    await without.submit("pref_add", user_id="ann", content={"memory_ids": [f"{item}.0"]})
+    await without.runtime.drain()
+    (preference,) = (await without.memory.page(user_id="ann", kinds=["preference"])).items
+    assert preference.tags == ("team:sales",)
+    await without.stop()
+
+
 async def test_nobody_waits_for_turns_that_wait_for_more(scheduler, clock, model) -> None:
     await say(scheduler, "I moved to Lisbon")
     assert (await scheduler.observe.wait_idle("ann", timeout=0)).status == "idle"

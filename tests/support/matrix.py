@@ -71,6 +71,9 @@ def items(**given: Any) -> Ask:
     return Ask(body={"user_id": USER, "mem_cube_id": CUBE, **given}, whole=True)
 
 
+MAYBE = (200, 404, 410)
+
+
 def memory(**given: Any) -> tuple[Ask, ...]:
     """A request about one memory: with its user, and with an id alone, of the own user and of another one."""
     body = given.pop("body", None)
@@ -82,7 +85,7 @@ def memory(**given: Any) -> tuple[Ask, ...]:
                 path={"memory_id": memory_id},
                 query={} if body is not None else named,
                 body=None if body is None else {**body, **named},
-                own=(200,) if memory_id == "own-ann.0" else (200, 404),
+                own=(200,) if memory_id == "own-ann.0" else MAYBE,
                 statuses=(200, 404),
             )
         )
@@ -104,7 +107,6 @@ KEY = {"key_id": "0123456789ab"}
 WEBHOOK = {"webhook_id": "wh_0123456789abcdef"}
 UNKNOWN = {"own": (404,), "statuses": (404,)}
 OPENMEM = "/api/openmem/v1"
-MAYBE = (200, 404, 410)
 """About a memory that other requests may have deleted, or that is of others."""
 
 

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from reverie import Delete, Done, Remember, Scheduler, Supersede, Turn
+from reverie.backends.views import Page, StatusQuery
 from reverie.errors import (
     InvalidMessageError,
     InvalidSelectionError,
@@ -48,11 +49,27 @@ def test_an_id_can_be_read_while_its_message_waits(scheduler) -> None:
     memory_id = add(scheduler, "I like green tea", "tea", session_id="s")
     item = scheduler.memory.get(memory_id, user_id="ann")
     assert (item.text, item.status, item.session_id) == ("I like green tea", "resolving", "s")
+    assert item.created_at == item.updated_at == scheduler.runtime.clock.now()
     assert scheduler.memory.get("tea.1", user_id="ann") is None
+    assert scheduler.memory.get("tea.00", user_id="ann") is None
     assert scheduler.memory.get(memory_id, user_id="bob") is None
     drain(scheduler)
     item = scheduler.memory.get(memory_id, user_id="ann")
     assert (item.text, item.status, item.kind) == ("I like green tea", "activated", "turn")
+
+
+def test_an_id_can_be_read_while_its_message_is_settled(scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory_id = add(scheduler, "I like green tea", "tea")
+    views = scheduler.runtime.backend.views
+    read = views.read
+
+    async def read_late(query: StatusQuery) -> Page:
+        await scheduler.runtime.drain()  # the store was asked before this, and had no such memory
+        return await read(query)
+
+    monkeypatch.setattr(views, "read", read_late)
+    item = scheduler.memory.get(memory_id, user_id="ann")
+    assert (item.text, item.status) == ("I like green tea", "activated")
 
 
 def test_turns_keep_their_speaker_time_and_id(scheduler) -> None:

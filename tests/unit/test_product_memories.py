@@ -39,6 +39,27 @@ async def write(product: Product, *effects: Remember, user_id: str = "ann", cube
     await product.scheduler.wait(receipt.item_id, user_id=user_id)
 
 
+# -- ids that were just given ----------------------------------------------------------------------------
+
+
+async def test_an_id_of_a_new_user_can_be_read_at_once_without_the_user() -> None:
+    async with serving(works=False) as product:
+        for user in ("new", "other"):
+            body = {
+                "user_id": user,
+                "item_id": user,
+                "messages": [{"role": "user", "content": f"I am {user}"}],
+            }
+            (added,) = await product.done("add", body)
+            found = await product.done(f"get_memory/{added['memory_id']}")
+            assert (found["memory"], found["metadata"]["status"]) == (f"I am {user}", "resolving")
+        found = (await product.done("get_memory_by_ids", ["new.0", "other.0", "none.0"]))["memories"]
+        assert [memory["memory"] for memory in found] == ["I am new", "I am other"]
+        body = {"user_id": "other", "item_id": "new", "messages": [{"role": "user", "content": "I am other"}]}
+        await product.done("add", body)
+        assert (await product.ask("get_memory/new.0")).code == 409  # now two users have it
+
+
 # -- ids without a user ----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ the activity of their users.
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
     from reverie.triggers.activity import ActivityNotes
 
 __all__ = ["Intake", "Pushed", "add_message", "without_secrets"]
+
+MOST_RECENT = 10_000
+"""How many ids of the last messages are remembered with their users."""
+MOST_USERS = 8
+"""How many users are remembered for one id."""
 
 
 def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
@@ -141,6 +148,9 @@ class Intake:
         self._runtime = runtime
         self._redacts = redacts
         self._exclude_tools = exclude_tools
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        """Item id → the users of the last messages with it, the latest first."""
 
     @property
     def takes_from_threads(self) -> bool:
@@ -170,6 +180,10 @@ class Intake:
             return [Submitted(message.item_id, "spooled") for message in messages]
         self._accepted(prepared, answers, at, notes=notes)
         return answers
+
+    def recent_users(self, item_id: str) -> tuple[str, ...]:
+        """The users of the last messages with an id that this process has taken in."""
+        return self._recent.get(item_id, ())
 
     async def push(self, message: Message, *, spools: bool = False) -> Pushed:
         """Hand over a message from a chat, and note the activity of its user before returning."""
@@ -236,9 +250,19 @@ class Intake:
             ids.gave(answer.item_id) for answer in answers if answer.status == "conflict"
         ):
             raise IdempotencyError
+        self._remember(messages)
         self._recorder.accepted(messages, answers, at)
         if notes:
             self._activity.note(messages, answers)
+
+    def _remember(self, messages: Sequence[Message]) -> None:
+        with self._lock:
+            for message in messages:
+                others = self._recent.pop(message.item_id, ())
+                users = dict.fromkeys((message.user_id, *others))
+                self._recent[message.item_id] = tuple(users)[:MOST_USERS]
+            while len(self._recent) > MOST_RECENT:
+                self._recent.popitem(last=False)
 
     def _keep(self, messages: Sequence[Message]) -> None:
         """Write messages to the spool, in their order; when this returns all of them are on disk."""

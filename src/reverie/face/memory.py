@@ -217,6 +217,17 @@ class AsyncMemory:
         check_ids(self._scheduler.runtime.limits, user_id=user_id, memory_id=memory_id)
         await self._scheduler.open()
         reads = self._scheduler.runtime.reads
+        item = await self._written(user_id, memory_id, follow=follow)
+        if item is None:
+            waiting = await unwritten_item(self._scheduler.runtime.backend.views, user_id, memory_id)
+            if waiting is not None:
+                return waiting if reads.sees(waiting) else None
+            item = await self._written(user_id, memory_id, follow=follow)  # its message may have been settled
+        return item
+
+    async def _written(self, user_id: str, memory_id: str, *, follow: bool) -> MemoryItem | None:
+        """A memory of the store, or the one that its id leads to; `MemoryDeletedError` if it was deleted."""
+        reads = self._scheduler.runtime.reads
         item = await reads.get(user_id, memory_id)
         seen = {memory_id}
         while (
@@ -225,12 +236,9 @@ class AsyncMemory:
             memory_id = item.superseded_by
             seen.add(memory_id)
             item = await reads.get(user_id, memory_id)
-        if item is not None:
-            return item
-        if await reads.is_deleted(user_id, memory_id):
+        if item is None and await reads.is_deleted(user_id, memory_id):
             raise MemoryDeletedError(memory_id)
-        item = await unwritten_item(self._scheduler.runtime.backend.views, user_id, memory_id)
-        return item if item is not None and reads.sees(item) else None
+        return item
 
     async def owner_of(self, memory_id: str, user_id: str | None = None) -> str:
         """The user that an id belongs to: the one that is given, else the one of the caller's who has it.
@@ -241,7 +249,7 @@ class AsyncMemory:
         if user_id is not None:
             principal.check_touch(user_id)
             return user_id
-        users = sorted(principal.users) if principal.users is not None else await self._all_users()
+        users = sorted(principal.users) if principal.users is not None else await self._all_users(memory_id)
         owners = [user for user in users if await self._has(memory_id, user)]
         if len(owners) > 1:
             raise AmbiguousIdError(memory_id)
@@ -249,10 +257,14 @@ class AsyncMemory:
             raise UnknownMemoryError(memory_id)
         return owners[0]
 
-    async def _all_users(self) -> list[str]:
-        """All users with memories; an error if these are too many to look at each."""
+    async def _all_users(self, memory_id: str) -> list[str]:
+        """All users who may have an id: those with memories, and those who have just submitted its message.
+
+        An error if these are too many to look at each.
+        """
         await self._scheduler.open()
-        users: dict[str, None] = {}
+        item_id = memory_id.rpartition(".")[0]
+        users = dict.fromkeys(self._scheduler.runtime.intake.recent_users(item_id))
         async for user_id, _ in tenants_of(self._scheduler.runtime.reads):
             users[user_id] = None
             if len(users) > MOST_USERS:

@@ -19,7 +19,7 @@ __all__ = ["unwritten_item"]
 async def unwritten_item(views: QueueViews, user_id: str, memory_id: str) -> MemoryItem | None:
     """The memory that a waiting message will become; None if no message will become one with this id."""
     item_id, _, index = memory_id.rpartition(".")
-    if not item_id or not index.isascii() or not index.isdigit():
+    if not item_id or not index.isascii() or not index.isdigit() or (index[0] == "0" and index != "0"):
         return None
     rows = (await views.read(StatusQuery(user_id=user_id, item_id=item_id, with_message=True))).rows
     message = rows[0].message if rows and not rows[0].status.ended else None
@@ -27,11 +27,11 @@ async def unwritten_item(views: QueueViews, user_id: str, memory_id: str) -> Mem
         return None
     for memory in memories_of(message):
         if memory.memory_id == memory_id:
-            return _item_of(memory, message)
+            return _item_of(memory, message, rows[0].submitted_at)
     return None
 
 
-def _item_of(memory: Remember, message: Message) -> MemoryItem:
+def _item_of(memory: Remember, message: Message, submitted_at: int) -> MemoryItem:
     """The item that an effect of a message will write, with all that governance may ask for."""
     return MemoryItem(
         id=memory.memory_id,
@@ -48,6 +48,8 @@ def _item_of(memory: Remember, message: Message) -> MemoryItem:
         info=memory.info,
         sources=memory.sources,
         valid_from=memory.valid_from,
+        created_at=submitted_at,
+        updated_at=submitted_at,
         version=0,
         status="resolving",
     )

@@ -281,12 +281,15 @@ class _Reading:
             memory_id, item = same_id, present.get(same_id)
             turns = list(dict.fromkeys(turn for one in group for turn in _turns_of(one)))
             sources = tuple(self._source_of(turn, present.get(turn)) for turn in turns)
+            tags = [tag for turn in turns if turn in present for tag in present[turn].tags]
             if item is not None and item.valid_to is not None and group[0].fact.held_to is None:
                 if set(map(_place_of, sources)) <= set(map(_place_of, item.sources)):
                     continue  # it was over after these turns
                 memory_id, item = derived_id(*self._message.key, "fact", same_id), None  # it holds again
             effects.append(
-                self._remember(memory_id, group[0], sources) if item is None else _with_sources(item, sources)
+                self._remember(memory_id, group[0], sources, tags)
+                if item is None
+                else _with_sources(item, sources)
             )
             links += [Link(source_id=memory_id, relation="derived_from", target_id=turn) for turn in turns]
         return effects + links + _closings(found, set(by_id))
@@ -305,7 +308,10 @@ class _Reading:
             return Source(item_id=item_id, index=int(index), type=type_)
         return Source(item_id=memory_id)
 
-    def _remember(self, memory_id: str, one: _Found, sources: tuple[Source, ...]) -> Remember:
+    def _remember(
+        self, memory_id: str, one: _Found, sources: tuple[Source, ...], tags: Sequence[str]
+    ) -> Remember:
+        """A new fact, with its categories and the tags of its turns: who may read these is told by tags."""
         fact = one.fact
         said = [one.passages[number - 1].said_at for number in fact.turns if number <= len(one.passages)]
         info: dict[str, Any] = {**(fact.info or {})}
@@ -320,7 +326,7 @@ class _Reading:
             text=fact.text,
             kind=fact.kind,
             concepts=tuple(dict.fromkeys(names)),
-            tags=fact.categories,
+            tags=tuple(dict.fromkeys((*fact.categories, *tags))),
             info=info or None,
             sources=sources,
             session_id=self._message.session_id,

@@ -14,7 +14,7 @@ import msgspec
 from reverie.effect import Link, Remember, Revise, Source, Supersede
 from reverie.failures import InvalidWorkError
 from reverie.handlers.content import read_json
-from reverie.handlers.extraction import LEAST_TOKENS, Passage, halves, known_that_fit, pieces
+from reverie.handlers.extraction import Passage, halves, known_that_fit, pieces
 from reverie.handlers.mem_read import MOST_IDS, normalised, passage_of, room_for_turns
 from reverie.handlers.preferences import (
     preference_prompt,
@@ -24,7 +24,7 @@ from reverie.handlers.preferences import (
 )
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
-from reverie.models.interface import PromptTooLongError
+from reverie.models.interface import AnswerTooLongError, PromptTooLongError
 from reverie.outcome import Done
 from reverie.turn import Turn, memory_id_of
 
@@ -206,7 +206,7 @@ class _Finding:
     async def ask(self, passages: Sequence[Passage]) -> list[_Shown]:
         """What the language model finds."""
         found: dict[str, _Shown] = {}
-        for piece in pieces(passages, max(LEAST_TOKENS, room_for_turns(self._options))):
+        for piece in pieces(passages, room_for_turns(self._options)):
             for one in await self._ask_parts(piece):
                 same = found.setdefault(one.memory_id, one)
                 if same is not one:
@@ -215,10 +215,10 @@ class _Finding:
         return list(found.values())
 
     async def _ask_parts(self, piece: Sequence[Passage]) -> list[_Shown]:
-        """What the model finds in one piece; a piece that it finds too long is read in two parts."""
+        """What the model finds in one piece; one with too much to read or to answer is read in two parts."""
         try:
             return await self._ask_at_once(piece)
-        except PromptTooLongError:
+        except (PromptTooLongError, AnswerTooLongError):
             parts = halves(piece)
             if not parts:
                 raise
@@ -286,7 +286,9 @@ async def _effects(
             renamed[one.memory_id] = memory_id
         sources = tuple(_source_of(turn, present, memories) for turn in _unlike(one.turns))
         if item is None:
-            effects.append(_remember(memory_id, one, sources, message))
+            shown_by = [present[turn.memory_id] for turn in one.turns if turn.memory_id in present]
+            tags = dict.fromkeys(tag for turn in shown_by for tag in turn.tags)
+            effects.append(_remember(memory_id, one, sources, tuple(tags), message))
         else:
             effects += _further(item, one, sources)
         effects += [
@@ -322,11 +324,15 @@ def _source_of(turn: Passage, present: dict[str, MemoryItem], memories: dict[str
     return item.sources[0] if item is not None and item.sources else Source(item_id=turn.memory_id)
 
 
-def _remember(memory_id: str, one: _Shown, sources: tuple[Source, ...], message: Message) -> Remember:
+def _remember(
+    memory_id: str, one: _Shown, sources: tuple[Source, ...], tags: tuple[str, ...], message: Message
+) -> Remember:
+    """A new preference, with the tags of its turns: who may read these is told by tags."""
     return Remember(
         memory_id=memory_id,
         text=one.text,
         kind=KIND,
+        tags=tags,
         info={"preference_type": _type_of(explicit=one.explicit), "confidence": one.confidence},
         sources=sources,
         session_id=message.session_id,
