@@ -204,6 +204,8 @@ async def test_in_python_nothing_is_told_of_other_tenants_or_of_hidden_memories(
     assert [row.content for row in await scheduler.buffers.rows("ann")] == ["bees are busy"]
     with pytest.raises(RoleError, match="upkeep under governance needs the role admin"):
         await scheduler.upkeep.plan(user_id="ann")
+    with pytest.raises(RoleError, match="extraction under governance needs the role admin"):
+        await scheduler.extraction.plan(user_id="ann")
     with pytest.raises(BoundKeyError):
         await scheduler.observe.statistics(user_id="ann")
     current_principal.set(Principal(key="k", role=Role.SERVICE))
@@ -216,7 +218,7 @@ async def test_in_python_nothing_is_told_of_other_tenants_or_of_hidden_memories(
     await scheduler.observe.statistics()
 
 
-@pytest.mark.parametrize("what", ["rows", "plan", "run", "undo"])
+@pytest.mark.parametrize("what", ["rows", "plan", "run", "undo", "extraction"])
 async def test_in_python_a_key_keeps_to_its_users_and_cubes(what: str) -> None:
     scheduler = AsyncScheduler(
         settings=load_settings(queue={"url": "memory://"}, memory={"embedding": "none"})
@@ -227,7 +229,8 @@ async def test_in_python_a_key_keeps_to_its_users_and_cubes(what: str) -> None:
         await scheduler.runtime.store.change(("ann", cube), twice)
     own = frozenset({"ann"})
     current_principal.set(Principal(key="k", role=Role.USER, users=own, cubes=own))
-    call = scheduler.buffers.rows if what == "rows" else getattr(scheduler.upkeep, what)
+    calls = {"rows": scheduler.buffers.rows, "extraction": scheduler.extraction.plan}
+    call = calls.get(what) or getattr(scheduler.upkeep, what)
     for whose in ({"user_id": "bob"}, {"user_id": "ann", "mem_cube_id": "work"}):
         with pytest.raises(ForeignDataError):
             await call(**whose)

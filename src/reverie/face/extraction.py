@@ -19,6 +19,7 @@ from reverie.message import Message, check_ids, derived_id
 from reverie.models.interface import ModelMissingError
 from reverie.models.openai_chat import model_name
 from reverie.models.tokens import tokens_in
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -218,7 +219,9 @@ class AsyncExtractions:
         return sum(
             state.rows
             for state in found
-            if user_id in {None, state.key.user_id} and mem_cube_id in {None, state.key.project_id}
+            if user_id in {None, state.key.user_id}
+            and mem_cube_id in {None, state.key.project_id}
+            and current_principal.get().may_touch(*state.key.tenant)
         )
 
     async def _ended(self, message: Message) -> str:
@@ -245,7 +248,13 @@ class AsyncExtractions:
             raise ReverieError("this memory store does not know which turns were read for facts")
         if mem_cube_id is not None and user_id is None:
             raise InvalidSelectionError("mem_cube_id needs a user_id: ids of cubes are per user")
+        principal = current_principal.get()
+        if user_id is not None:
+            principal.check_touch(user_id, () if mem_cube_id is None else (mem_cube_id,))
+        runtime.reads.check_ungoverned("extraction")
         async for tenant in tenants_of(store, user_id=user_id, mem_cube_id=mem_cube_id):
+            if not principal.may_touch(*tenant):
+                continue
             extraction = await self.get(user_id=tenant[0], mem_cube_id=tenant[1])
             room, besides = room_for_turns(runtime.handler_options, extraction), prompt_tokens(extraction)
             ids: list[str] = []
