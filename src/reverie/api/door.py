@@ -30,6 +30,8 @@ __all__ = ["Door"]
 SETTING = "server.allowed_hosts"
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 """A header `x-request-id` that becomes the trace id of its request."""
+PORT = re.compile(r"(:[0-9]+)?")
+"""What may follow an IPv6 address in brackets."""
 SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -230,10 +232,14 @@ def _too_large(most_bytes: int) -> str:
 
 
 def _name(host: str) -> str:
-    """A host without its port, brackets and last dot, in small letters."""
+    """A host without its port, brackets and last dot, in small letters.
+
+    Brackets stay if there is no IPv6 address in them, or something else than a port behind them.
+    """
     host = host.strip().lower()
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        address, _, port = host[1:].partition("]")
+        return address if PORT.fullmatch(port) and _is_ipv6(address) else host
     if host.count(":") == 1:
         host = host.partition(":")[0]
     return host.removesuffix(".")
@@ -242,9 +248,17 @@ def _name(host: str) -> str:
 def _host_of(origin: str) -> str:
     """The host within an origin; empty if it has none."""
     try:
-        return _name(urlsplit(origin).hostname or "")
+        return _name(urlsplit(origin).netloc.rpartition("@")[2])
     except ValueError:
         return ""
+
+
+def _is_ipv6(address: str) -> bool:
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(name: str) -> bool:
