@@ -122,3 +122,10 @@ async def test_a_request_says_whether_it_has_arrived_whole(client: Client, appli
     assert not await application.arrived.get()
     await client.send_more(b"bc")
     assert [await client.answer() for _ in range(2)] == [b"/whole", b"/half"]
+
+
+@pytest.mark.parametrize("target", ["http://evil.example/1", "evil.example/1", "http:/1"])
+async def test_only_a_path_is_asked_for(client: Client, application: Application, target: str) -> None:
+    await client.send("GET", target)
+    assert (await client.head()).startswith(b"HTTP/1.1 400 ")
+    assert application.arrived.empty()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ MARGIN_S = 2.0
 """Seconds in which a request whose body is late can be answered before its connection is closed."""
 MOST_HEAD_BYTES = 64 * 1024
 """The most bytes of the first line and the headers of a request."""
+PATH_OR_SERVER = b"/*"
+"""The first byte of the target of a request: a path, or `*` for the server as a whole."""
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -67,7 +70,9 @@ class TimedProtocol(HttpToolsProtocol):
         self._expected = _Part.HEAD
 
     def on_headers_complete(self) -> None:
-        """Expect the body."""
+        """Expect the body. A request for a whole address, as if this were a proxy, is answered 400."""
+        if self.url[0] not in PATH_OR_SERVER:
+            raise httptools.HttpParserInvalidURLError
         super().on_headers_complete()
         self._expected, self._head_bytes = _Part.BODY, 0
         if self.cycle.transport is self.transport:
