@@ -175,6 +175,10 @@ HALF_SENT = {
         b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{",
         200,
     ),
+    "body of a stream": (
+        b"GET /product/scheduler/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{",
+        200,
+    ),
 }
 
 
@@ -210,3 +214,7 @@ async def test_connections_that_send_half_a_request_are_closed(place: Place) -> 
                 assert b"server.receive_timeout_s" in answer
         assert server.client.get("/health").status_code == 200
         assert server.client.post("/product/search", json={"user_id": "ann", "query": "tea"}).is_success
+        server.process.send_signal(signal.SIGTERM)
+        _, logs = server.process.communicate(timeout=60)
+    print(logs)
+    assert "Traceback" not in logs

@@ -91,19 +91,17 @@ class Door:
         trace_id = head.trace_id or new_trace_id()
         state = scope.setdefault("state", {})
         state["trace_id"] = trace_id
-        begun = False
+        timeout_s = None if ARRIVED in scope else self._receive_timeout_s
+        body = _Body(receive, self._max_body_bytes, timeout_s)
 
         async def send_traced(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            body.is_answered = True
             if message["type"] == "http.response.start":
                 message["headers"] = self._complete(message.get("headers", ()), trace_id)
             await send(message)
 
         trace = current_trace_id.set(trace_id)
         before = current_principal.set(NOBODY)
-        timeout_s = None if ARRIVED in scope else self._receive_timeout_s
-        body = _Body(receive, self._max_body_bytes, timeout_s)
         try:
             admitted = await self._admit(head, scope["path"])
             if isinstance(admitted, JSONResponse):
@@ -120,11 +118,11 @@ class Door:
                 return
             await self._app(scope, body.receive, send_traced)
         except asyncio.CancelledError:
-            if begun or not self._stopping.is_set():
+            if body.is_answered or not self._stopping.is_set():
                 raise
             await answer(None, STOPPING, 503)(scope, receive, send_traced)
         except Exception as error:
-            if begun:
+            if body.is_answered:
                 raise
             await failure_of(error, scope)(scope, receive, send_traced)
         finally:
@@ -198,11 +196,16 @@ class _Head:
 
 
 class _Body:
-    """The body of a request while it arrives: it may neither be too long nor take too long."""
+    """The body of a request while it arrives: it may neither be too long nor take too long.
+
+    If it does when the answer has begun, the client is treated as gone.
+    """
 
     def __init__(self, receive: Receive, most_bytes: int, timeout_s: float | None) -> None:
         """Without `timeout_s`, there is nothing to wait for: the body has arrived."""
         self.most_bytes = most_bytes
+        self.is_answered = False
+        """Whether the answer has begun."""
         self._receive = receive
         self._timeout_s = timeout_s
         self._deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
@@ -217,12 +220,16 @@ class _Body:
                 async with asyncio.timeout_at(self._deadline):
                     message = await self._receive()
             except TimeoutError as error:
+                if self.is_answered:
+                    return {"type": "http.disconnect"}
                 words = f"the body did not arrive within {self._timeout_s:g} s (server.receive_timeout_s)"
                 raise HTTPException(408, words, {"connection": "close"}) from error
         if not message.get("more_body", False):
             self._deadline = None
         self._received += len(message.get("body", b""))
         if self._received > self.most_bytes:
+            if self.is_answered:
+                return {"type": "http.disconnect"}
             raise HTTPException(413, _too_large(self.most_bytes))
         return message
 
