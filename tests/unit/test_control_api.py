@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -175,6 +176,18 @@ async def test_a_key_has_only_so_many_streams_open(client, scheduler, monkeypatc
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     await scheduler.submit("import", user_id="ann")
     assert (await listening).status_code == 200
+    assert (await client.get(f"{QUEUE}/events", params={"timeout_seconds": 0})).status_code == 200
+
+
+async def test_streams_that_are_opened_at_once_are_counted(client, scheduler, monkeypatch) -> None:
+    monkeypatch.setattr("reverie.api.events.MOST_STREAMS", 2)
+    asked = {asyncio.create_task(client.get(f"{QUEUE}/events", params={"count": 1})) for _ in range(8)}
+    refused = [(await one).status_code for one in islice(asyncio.as_completed(asked), 6)]
+    while any(not one.done() for one in asked):
+        await scheduler.submit("import", user_id="ann")
+        await asyncio.wait(asked, timeout=0.05)
+    assert refused == [429] * 6
+    assert sorted(one.result().status_code for one in asked) == [200] * 2 + refused
     assert (await client.get(f"{QUEUE}/events", params={"timeout_seconds": 0})).status_code == 200
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
+    from starlette.types import Receive, Scope, Send
+
 __all__ = ["ROUTES"]
 
 STREAM_S = 3600.0
@@ -60,32 +62,34 @@ async def events(
     A key that is bound to some users hears only of their work. A caller who reads too slowly misses events.
     A key may have 100 streams open at once.
     """
-    streams: Counter[str] = client.app.state.streams
-    key_id = current_principal.get().key
-    if streams[key_id] >= MOST_STREAMS:
-        words = f"this key has {MOST_STREAMS} streams of events open: close one first"
-        raise HTTPException(429, words, {"retry-after": "1"})
     if user_id is not None:
         current_principal.get().check_touch(user_id)
     heard = scheduler.observe.listen(
         events=event or None, labels=label or None, user_id=user_id, item_id=item_id
     )
-    return EventStream(client, _counted(streams, key_id, _told(heard, count, timeout_seconds)))
+    return _CountedStream(client, _told(heard, count, timeout_seconds))
 
 
-async def _counted(
-    streams: Counter[str], key_id: str, told: AsyncGenerator[Mapping[str, Any]]
-) -> AsyncGenerator[Mapping[str, Any]]:
-    """The events of a stream, which counts as open until it ends."""
-    streams[key_id] += 1
-    try:
-        async with aclosing(told):
-            async for event in told:
-                yield event
-    finally:
-        streams[key_id] -= 1
-        if not streams[key_id]:
-            del streams[key_id]
+class _CountedStream(EventStream):
+    """A stream that counts among those of its key from its begin to its end."""
+
+    def __init__(self, client: Request, told: AsyncGenerator[Mapping[str, Any]]) -> None:
+        super().__init__(client, told)
+        self._streams: Counter[str] = client.app.state.streams
+        self._key_id = current_principal.get().key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream, unless the key has too many streams open."""
+        if self._streams[self._key_id] >= MOST_STREAMS:
+            words = f"this key has {MOST_STREAMS} streams of events open: close one first"
+            raise HTTPException(429, words, {"retry-after": "1"})
+        self._streams[self._key_id] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams[self._key_id] -= 1
+            if not self._streams[self._key_id]:
+                del self._streams[self._key_id]
 
 
 async def _told(
