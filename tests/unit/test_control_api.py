@@ -168,6 +168,21 @@ async def test_a_stream_ends_with_its_key(scheduler, monkeypatch, path: str, cha
     assert last.startswith('event: error\ndata: {"code":401,')
 
 
+@pytest.mark.parametrize("change", ["revoke", "rotate"])
+async def test_a_wait_ends_with_its_key(scheduler, monkeypatch, change: str) -> None:
+    monkeypatch.setattr("reverie.api.streams.RECHECK_S", 0.01)
+    await scheduler.submit("import", user_id="ann")
+    made = await scheduler.keys.create("k", "user", users=["ann"])
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        client.headers["authorization"] = made.token
+        query = {"user_name": "ann", "timeout_seconds": 600}
+        waiting = asyncio.create_task(client.post(f"{QUEUE}/wait", params=query))
+        await asyncio.wait({waiting}, timeout=0.05)
+        assert not waiting.done()
+        await getattr(scheduler.keys, change)(made.key.id)
+        assert (await waiting).status_code == 401
+
+
 async def test_a_key_has_only_so_many_streams_open(client, scheduler, monkeypatch) -> None:
     monkeypatch.setattr("reverie.api.events.MOST_STREAMS", 1)
     listening = asyncio.create_task(client.get(f"{QUEUE}/events", params={"count": 1}))

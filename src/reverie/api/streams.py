@@ -35,7 +35,7 @@ log = get_logger(__name__)
 SEND_TIMEOUT_S = 30.0
 """Seconds after which a client that takes nothing is disconnected."""
 RECHECK_S = 5.0
-"""Seconds after which a stream looks again whether its caller's key is still valid."""
+"""Seconds after which a long answer looks again whether its caller's key is still valid."""
 LAST_WORDS_S = 5.0
 """Seconds that a stream may take to send its last event when the server stops."""
 
@@ -65,13 +65,18 @@ class EventStream(EventSourceResponse):
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for `work`, but cancel it when the client hangs up or the server stops."""
+    """Wait for `work`, but cancel it when the client hangs up or the server stops.
+
+    `KeyNeededError` if the caller's key is revoked meanwhile.
+    """
     doing = asyncio.ensure_future(work)
     hang_up = asyncio.ensure_future(_hang_up(request))
     stop = asyncio.ensure_future(request.app.state.stopping.wait())
     tasks = {doing, hang_up, stop}
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        while not (await asyncio.wait(tasks, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            if not await request.state.still_admits():
+                raise KeyNeededError
         if doing.done():
             return doing.result()
         if hang_up.done():
