@@ -212,7 +212,7 @@ async def test_sessions_are_listed_page_by_page_the_latest_first(api: Api) -> No
 
 
 async def test_a_cursor_of_a_bound_key_tells_nothing_and_works(api: Api) -> None:
-    ids = ["short", "5b2e4c1a-7d3f-4e89-9a60-1c2d3e4f5a6b", "other"]
+    ids = ["short", "5b2e4c1a-7d3f-4e89-9a60-1c2d3e4f5a6b", "long" * 50, "other"]
     for session_id in ids:
         await api.tell("started", session_id)
     made = await api.scheduler.keys.create("ann's", "read-only", users=["ann"])

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reverie import AsyncScheduler
+from reverie.access.cursors import Cursors
+from reverie.backends.memory.records import MemoryRecords
+from reverie.errors import InvalidSelectionError
+from reverie.principal import Principal, Role, current_principal
 from reverie.server import create_app
 from reverie.settings import load_settings
 from support.documented import documented_client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     import httpx
 
@@ -94,3 +101,32 @@ async def test_another_process_opens_a_cursor(clock, tmp_path) -> None:
     assert (seen, cursor) == (NAMES, None)
     for scheduler in (one, other):
         await scheduler.stop()
+
+
+@pytest.fixture
+def own_key() -> Iterator[None]:
+    before = current_principal.set(Principal(key="k", role=Role.USER, users=frozenset({"ann"})))
+    yield
+    current_principal.reset(before)
+
+
+@pytest.mark.usefixtures("own_key")
+@given(cursor=st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
+def test_a_cursor_of_any_length_is_sealed_and_opened(cursor: str) -> None:
+    async def there_and_back() -> None:
+        cursors = Cursors(MemoryRecords())
+        sealed = await cursors.seal(cursor)
+        assert sealed is not None
+        assert await cursors.open(sealed) == cursor
+        for wrong in (sealed[:-40], sealed + sealed[-40:], sealed[:30] + sealed[40:]):
+            with pytest.raises(InvalidSelectionError):
+                await cursors.open(wrong)
+
+    asyncio.run(there_and_back())
+
+
+@pytest.mark.usefixtures("own_key")
+async def test_only_whole_blocks_of_a_length_are_told() -> None:
+    cursors = Cursors(MemoryRecords())
+    lengths = [len(await cursors.seal("x" * length) or "") for length in (0, 1, 63, 64, 127, 128)]
+    assert [lengths.index(length) for length in lengths] == [0, 0, 0, 3, 3, 5]

@@ -1,7 +1,7 @@
 """Sealed cursors: a cursor has the place of a row among the rows of all users, which is nobody's business.
 
 Callers whose keys are bound to some users or cubes get cursors that only the servers of this queue can read.
-All of them have the same length, and each works only for the key that it was given to.
+Their length tells almost nothing, and each works only for the key that it was given to.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ META, CURSORS = "meta", "cursors"
 """The record that has the secret."""
 PREFIX = "s1_"
 TAG_BYTES = 16
-LONGEST = 64
-"""Bytes of a cursor; shorter ones are filled up."""
+BLOCK_BYTES = 64
+"""A cursor is filled up to whole blocks, and mixed block by block."""
+END = b"\xff"
+"""The byte behind a cursor, before what fills it up. UTF-8 has no such byte."""
 
 
 class Cursors:
@@ -42,7 +44,8 @@ class Cursors:
         principal = current_principal.get()
         if cursor is None or not principal.is_bound:
             return cursor
-        secret, plain = await self._load_secret(), cursor.encode().ljust(LONGEST)
+        secret, text = await self._load_secret(), cursor.encode() + END
+        plain = text.ljust(-(-len(text) // BLOCK_BYTES) * BLOCK_BYTES, b"\0")
         tag = _tag(secret, principal.key, plain)
         return PREFIX + urlsafe_b64encode(tag + _mix(secret, tag, plain)).decode().rstrip("=")
 
@@ -58,9 +61,10 @@ class Cursors:
             sealed = b""
         tag = sealed[:TAG_BYTES]
         plain = _mix(secret, tag, sealed[TAG_BYTES:])
-        if not hmac.compare_digest(tag, _tag(secret, principal.key, plain)):
+        text, end, _ = plain.partition(END)
+        if not hmac.compare_digest(tag, _tag(secret, principal.key, plain)) or not end:
             raise InvalidSelectionError(f"cursor={cursor[:80]!r}: give the `next` of the page before")
-        return plain.decode().rstrip()
+        return text.decode()
 
     async def _load_secret(self) -> bytes:
         """The secret of the queue, which is made when it is first needed."""
@@ -80,5 +84,6 @@ def _tag(secret: bytes, key_id: str, plain: bytes) -> bytes:
 
 def _mix(secret: bytes, tag: bytes, text: bytes) -> bytes:
     """The text, mixed with bytes that only the secret and the tag yield; a second time, the text again."""
-    stream = hmac.digest(secret, b"mix " + tag, hashlib.sha512)
+    blocks = range(-(-len(text) // BLOCK_BYTES))
+    stream = b"".join(hmac.digest(secret, b"mix %d " % block + tag, hashlib.sha512) for block in blocks)
     return bytes(one ^ other for one, other in zip(text, stream, strict=False))
