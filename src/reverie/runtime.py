@@ -224,6 +224,7 @@ class Runtime:
         )
         self.intake = Intake(
             self.backend.queue,
+            self.backend.views,
             limits=self.limits,
             level_of=self.registry.orchestrator.level,
             clock=self.clock,

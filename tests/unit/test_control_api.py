@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from reverie import AsyncScheduler, Bury
+from reverie.backends.views import StatusQuery
 from reverie.observe.events import Event, EventName
 from reverie.server import create_app
 from reverie.settings import load_settings
@@ -257,3 +258,61 @@ async def test_reserved_users_stay_reserved(client, path: str) -> None:
     assert (await client.post(path, json=body)).status_code == 400
     submit = {"messages": [{"user_id": "_system", "label": "data_cleanup"}]}
     assert (await client.post(f"{QUEUE}/submit", json=submit)).status_code == 400
+
+
+# -- what a message may wait for -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [(), ("nobody",)], ids=["alone", "with an unknown one"])
+async def test_an_item_of_another_cube_is_no_known_item(scheduler: AsyncScheduler, others: tuple) -> None:
+    for cube in ("app", "vault"):
+        await scheduler.submit("import", user_id="ann", mem_cube_id=cube, item_id=f"in-{cube}")
+    made = await scheduler.keys.create("app", "user", users=["ann"], cubes=["app"])
+
+    async def submit(client: httpx.AsyncClient, *parents: str, item_id: str | None = None) -> httpx.Response:
+        ids = {"user_id": "ann", "mem_cube_id": "app", "label": "import"}
+        messages = [{**ids, "depends_on": parents}, *([{**ids, "item_id": item_id}] if item_id else [])]
+        headers = {"authorization": made.token}
+        return await client.post(f"{QUEUE}/submit", json={"messages": messages}, headers=headers)
+
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        assert (await submit(client, "in-app")).status_code == 200
+        assert (await submit(client, "in-app", "new", item_id="new")).status_code == 200
+        refused = await submit(client, "in-vault", *others)
+        unknown = await submit(client, "is-vault", *others)
+        assert (await submit(client, "in-vault", item_id="in-vault")).status_code == 400
+    assert refused.status_code == 400
+    assert refused.json()["message"] == unknown.json()["message"].replace("is-vault", "in-vault")
+    assert len(await scheduler.status("ann")) == 5
+
+
+async def test_a_key_for_some_cubes_names_not_too_many_items(scheduler: AsyncScheduler) -> None:
+    made = await scheduler.keys.create("app", "user", users=["ann"], cubes=["app"])
+    ids = {"user_id": "ann", "mem_cube_id": "app", "label": "import"}
+    messages = [{**ids, "depends_on": [f"{one}-{other}" for other in range(100)]} for one in range(11)]
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        client.headers["authorization"] = made.token
+        refused = await client.post(f"{QUEUE}/submit", json={"messages": messages})
+    assert (refused.status_code, "depends_on=1100: " in refused.json()["message"]) == (400, True)
+
+
+async def test_a_summary_of_a_bound_caller_waits_for_nothing_of_other_cubes(
+    scheduler: AsyncScheduler,
+) -> None:
+    asked = {"user_id": "ann", "session_id": "s", "text": "tea"}
+    await scheduler.capture.session("prompt", mem_cube_id="app", **asked)
+    await scheduler.capture.session("prompt", mem_cube_id="vault", **asked)
+    made = await scheduler.keys.create("app", "user", users=["ann"], cubes=["app"])
+    body = {"user_id": "ann", "session_id": "s", "mem_cube_id": "app", "event": "summary"}
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        client.headers["authorization"] = made.token
+        answer = await data_of(await client.post("/product/capture/session", json=body))
+    query = StatusQuery(user_id="ann", item_id=answer["item_id"], with_message=True)
+    (row,) = (await scheduler.runtime.backend.views.read(query)).rows
+    items = await scheduler.status("ann")
+    assert row.message is not None
+    assert set(row.message.depends_on) == {
+        item.item_id
+        for item in items
+        if (item.mem_cube_id, item.task_type) in {("app", "add"), ("app", "query")}
+    }

@@ -13,6 +13,7 @@ from reverie.capture.hook_exclusions import Exclusions, is_excluded, without_exc
 from reverie.capture.hook_record import Captured, captured
 from reverie.errors import InvalidMessageError, NotSupportedError
 from reverie.memory.sessions import KeepsSessions
+from reverie.principal import current_principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,8 +79,10 @@ class HookDoor:
     async def waiting(self, groups: Sequence[Sequence[Message]]) -> list[tuple[Message, ...]]:
         """The same messages; summaries and ends of sessions depend on the earlier messages of their session.
 
-        A lane keeps its order, so the last message of each lane of the session is enough.
+        A lane keeps its order, so the last message of each lane of the session is enough. What others have
+        told of a session in cubes that the caller may not touch is not waited for.
         """
+        principal = current_principal.get()
         last: dict[tuple[str, str], dict[str, str]] = {}
         answer = []
         for messages in groups:
@@ -91,7 +94,11 @@ class HookDoor:
                     last[session] = {} if known is None else dict(known.last_items)
                 lane = f"{message.mem_cube_id}/{message.label}"
                 if message.label in WAITS_FOR_SESSION:
-                    others = {item for name, item in last[session].items() if name != lane}
+                    others = {
+                        item
+                        for name, item in last[session].items()
+                        if name != lane and principal.may_touch(message.user_id, name.rpartition("/")[0])
+                    }
                     message = msgspec.structs.replace(  # noqa: PLW2901
                         message,
                         depends_on=tuple(sorted(others - {message.item_id})),

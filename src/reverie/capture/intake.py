@@ -11,24 +11,27 @@ import asyncio
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from uuid import uuid4
 
 import msgspec
 
 from reverie.backends.interface import SubmitsHere
+from reverie.backends.limits import unknown_parent
 from reverie.backends.moves import Submitted
+from reverie.backends.views import StatusQuery
 from reverie.base.failpoints import failpoint
 from reverie.capture.hook_exclusions import is_excluded_tool
 from reverie.capture.privacy import clean, clean_text, has_hints
 from reverie.errors import BackendUnavailableError, IdempotencyError, InvalidMessageError, shown
-from reverie.message import Message, check_batch, check_message, current_ids
+from reverie.message import Key, Message, check_batch, check_message, current_ids
 from reverie.observe.tracing import current_trace_id
 from reverie.principal import Role, current_principal
 from reverie.turn import Turn, write_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from reverie.backends.interface import Queue
+    from reverie.backends.interface import Queue, QueueViews
     from reverie.base.clock import Clock
     from reverie.capture.spool import Spool
     from reverie.message import MessageLimits
@@ -41,6 +44,8 @@ MOST_RECENT = 10_000
 """How many ids of the last messages are remembered with their users."""
 MOST_USERS = 8
 """How many users are remembered for one id."""
+MOST_PARENTS = 1000
+"""Items that the messages of one submit may depend on, if the caller may touch only some cubes."""
 
 
 def add_message(turns: str | Sequence[Turn], **fields: Any) -> Message:
@@ -84,6 +89,17 @@ def _clean_content(content: str) -> str:
     return content if cleaned == value else msgspec.json.encode(cleaned).decode()
 
 
+def _names_unchecked_parents(messages: Sequence[Message]) -> bool:
+    """Whether a caller who may touch only some cubes names items that may be in any cube."""
+    return current_principal.get().cubes is not None and any(message.depends_on for message in messages)
+
+
+def _with_parents(message: Message, others: Mapping[Key, str]) -> Message:
+    """The message with other ids for some of the items that it depends on."""
+    parents = tuple(others.get(Key(message.user_id, parent), parent) for parent in message.depends_on)
+    return message if parents == message.depends_on else msgspec.structs.replace(message, depends_on=parents)
+
+
 class _OfTool(msgspec.Struct):
     """The part of an observation that names its tool."""
 
@@ -116,6 +132,7 @@ class Intake:
     def __init__(
         self,
         queue: Queue,
+        views: QueueViews,
         *,
         limits: MessageLimits,
         level_of: Callable[[str], int],
@@ -136,6 +153,7 @@ class Intake:
         are removed before anything is kept; observations of excluded tools are refused.
         """
         self._queue = queue
+        self._views = views
         self._direct = queue if isinstance(queue, SubmitsHere) else None
         self._limits = limits
         self._level_of = level_of
@@ -172,9 +190,9 @@ class Intake:
         try:
             if not self._runtime.opened:
                 await self._runtime.open()
-            answers = await self._queue.submit(prepared)
+            answers = await self._hand_over(prepared)
         except BackendUnavailableError:
-            if not spools:
+            if not spools or _names_unchecked_parents(messages):
                 raise
             await asyncio.to_thread(self._keep, messages)
             return [Submitted(message.item_id, "spooled") for message in messages]
@@ -193,7 +211,10 @@ class Intake:
         return Pushed(receipt, *await self._activity.note_now(message))
 
     async def submit_directly(self, messages: Sequence[Message], *, spools: bool = False) -> list[Submitted]:
-        """Like `submit`, but on the calling thread, which may block. It never waits for the event loop."""
+        """Like `submit`, but on the calling thread, which may block. It never waits for the event loop.
+
+        It is not for callers who may touch only some cubes.
+        """
         assert self._direct is not None
         messages = self._checked(messages)
         prepared, at = self._prepare(messages), self._clock.now()
@@ -207,6 +228,32 @@ class Intake:
             return [Submitted(message.item_id, "spooled") for message in messages]
         self._accepted(prepared, answers, at, notes=True)
         return answers
+
+    async def _hand_over(self, messages: Sequence[Message]) -> list[Submitted]:
+        """Give messages to the queue. To a caller for some cubes, items of other cubes are unknown."""
+        if not _names_unchecked_parents(messages):
+            return await self._queue.submit(messages)
+        nobody = await self._unknown_to_caller(messages)
+        try:
+            return await self._queue.submit([_with_parents(message, nobody) for message in messages])
+        except InvalidMessageError as error:
+            for (_, parent), unknown in nobody.items():
+                if error.value == unknown:
+                    raise unknown_parent(parent) from None
+            raise
+
+    async def _unknown_to_caller(self, messages: Sequence[Message]) -> dict[Key, str]:
+        """Parents in cubes that the caller may not touch → an id that nobody has, to name in their place."""
+        named = {Key(message.user_id, parent) for message in messages for parent in message.depends_on}
+        if len(named) > MOST_PARENTS:
+            reason = f"these are too many items for one submit: this key may name {MOST_PARENTS}"
+            raise InvalidMessageError("depends_on", len(named), reason)
+        principal, unknown = current_principal.get(), {}
+        for key in named:
+            found = await self._views.read(StatusQuery(user_id=key.user_id, item_id=key.item_id, limit=1))
+            if any(not principal.may_touch(row.user_id, row.mem_cube_id) for row in found.rows):
+                unknown[key] = uuid4().hex
+        return unknown
 
     def _checked(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Refuse messages that no backend should keep; the others come back without secrets."""

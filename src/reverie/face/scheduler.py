@@ -27,6 +27,7 @@ from reverie.face.upkeep import AsyncUpkeep, Upkeep
 from reverie.face.webhooks import AsyncWebhooks, Webhooks
 from reverie.message import Key, Message, check_ids, content_text, new_item_id
 from reverie.observe.status import ALL_ITEMS
+from reverie.principal import current_principal
 from reverie.runtime import Runtime
 from reverie.settings import Settings, load_settings
 
@@ -381,8 +382,11 @@ class Scheduler(Registration):
         self.close()
 
     def _direct(self) -> AsyncScheduler | None:
-        """The scheduler that submits on the calling thread; None if there is none, or nothing is open yet."""
-        return self._on_thread if self.runtime.opened else None
+        """The scheduler that submits on the calling thread; None if there is none, or nothing is open yet.
+
+        Messages of a caller who may touch only some cubes are not for it: the intake looks items up for them.
+        """
+        return self._on_thread if self.runtime.opened and current_principal.get().cubes is None else None
 
     def _direct_memory(self) -> AsyncMemory | None:
         direct = self._direct()
