@@ -20,7 +20,12 @@ __all__ = [
     "RateLimitedError",
     "TransientError",
     "WorkError",
+    "without_traceback",
 ]
+
+
+TREE = " |+-"
+"""What stands before and after the lines of a group of exceptions."""
 
 
 class FailureKind(StrEnum):
@@ -114,3 +119,11 @@ ERRORS: dict[FailureKind, type[WorkError]] = {
     )
 }
 """Class of failure → the error that a handler raises for it."""
+
+
+def without_traceback(error: str) -> str:
+    """The last line of an error, which has its kind and message: a traceback names files of the server."""
+    if "\n" not in error:
+        return error
+    lines = (line.strip(TREE) for line in reversed(error.splitlines()))
+    return next((line for line in lines if line), "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from reverie.errors import ForeignDataError, RoleError
+from reverie.failures import without_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -95,6 +96,10 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         if not self.is_bound:
             return list(rows)
         return [row for row in rows if self.may_touch(row.user_id, row.mem_cube_id)]
+
+    def error_shown(self, error: str | None) -> str | None:
+        """The error of a run as this principal may see it: without its traceback, unless for admins."""
+        return error if error is None or self.role >= Role.ADMIN else without_traceback(error)
 
     def check_role(self, needed: Role, what: str = "this") -> None:
         """Refuse a principal with a weaker role; `what` is what needs the role, in words."""

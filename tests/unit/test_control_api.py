@@ -12,6 +12,7 @@ import pytest
 
 from reverie import AsyncScheduler, Bury
 from reverie.backends.views import StatusQuery
+from reverie.failures import InvalidWorkError
 from reverie.observe.events import Event, EventName
 from reverie.server import create_app
 from reverie.settings import load_settings
@@ -258,6 +259,45 @@ async def test_reserved_users_stay_reserved(client, path: str) -> None:
     assert (await client.post(path, json=body)).status_code == 400
     submit = {"messages": [{"user_id": "_system", "label": "data_cleanup"}]}
     assert (await client.post(f"{QUEUE}/submit", json=submit)).status_code == 400
+
+
+# -- errors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["read-only", "service", "admin"])
+async def test_only_admins_see_tracebacks(scheduler: AsyncScheduler, role: str) -> None:
+    @scheduler.handler("broken", max_attempts=1)
+    def broken(message: Any) -> None:
+        raise ExceptionGroup("two problems", [LookupError("no such file"), ValueError("the key is red")])
+
+    @scheduler.trigger("digest", mode="user_activity", interval=1)
+    def digest(**_: Any) -> bool:
+        raise InvalidWorkError("the key is red")
+
+    made = await scheduler.keys.create("k", role)
+    async with documented_client(create_app(scheduler, run_worker=False)) as client:
+        client.headers["authorization"] = made.token
+        hearing = client.get(f"{QUEUE}/events", params={"event": "finish", "count": 1, "label": "broken"})
+        listening = asyncio.create_task(hearing)
+        await listens(scheduler)
+        await scheduler.submit("broken", user_id="ann", item_id="b")
+        await scheduler.triggers.run("digest", user_id="ann")
+        await scheduler.runtime.drain()
+        told = (await listening).text.replace("\\n", "\n")
+        whose = {"user_id": "ann"}
+        letters = (await data_of(await client.get(f"{QUEUE}/dead_letters", params=whose)))["items"]
+        letter = await data_of(await client.get(f"{QUEUE}/dead_letters/b", params=whose))
+        types = await data_of(await client.get(f"{QUEUE}/triggers"))
+    last = next(one["statistics"]["last_error"] for one in types if one["task_type"] == "digest")
+    row = next(one["error"] for one in letters if one["item_id"] == "b")
+    errors = [row, letter["error"], *(run["error"] for run in letter["history"]), last]
+    if role == "admin":
+        assert all("Traceback" in error and __file__ in error for error in (*errors, told))
+    else:
+        assert errors == ["ValueError: the key is red"] * 3 + [
+            "reverie.failures.InvalidWorkError: the key is red"
+        ]
+        assert '"error":"ValueError: the key is red"' in told
 
 
 # -- what a message may wait for -------------------------------------------------------------------------

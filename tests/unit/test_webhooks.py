@@ -137,7 +137,7 @@ async def test_content_is_told_to_whom_it_is_meant_for(scheduler: AsyncScheduler
     await run(scheduler)
     told = {event["type"]: event["data"] for event in events(server)}
     assert told["memory.added"]["memories"] == [{"id": "moved.0", "kind": "turn", "text": TEXT}]
-    assert "the reason is long" in told["task.failed"]["error"]
+    assert told["task.failed"]["error"] == "reverie.failures.InvalidWorkError: the reason is long"
 
 
 @in_memory

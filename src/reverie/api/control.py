@@ -20,7 +20,7 @@ from reverie.errors import (
     UnknownItemError,
 )
 from reverie.face.scheduler import AsyncScheduler
-from reverie.principal import Role
+from reverie.principal import Role, current_principal
 
 if TYPE_CHECKING:
     from reverie.backends.control import ControlResult
@@ -72,11 +72,18 @@ async def dead_letters(
 
 
 async def dead_letter(scheduler: AsyncScheduler, item_id: str, user_id: str) -> JSONResponse:
-    """Read one dead letter: its message, its whole error, its runs."""
+    """Read one dead letter: its message, its error, its runs.
+
+    Admins see whole errors, others the last line of each.
+    """
     letter = await scheduler.control.dead_letter(item_id, user_id=user_id)
     if letter is None:
         raise UnknownItemError(user_id, item_id)
-    history = await scheduler.observe.history(item_id, user_id=user_id)
+    shown = current_principal.get().error_shown
+    history = [
+        msgspec.structs.replace(run, error=shown(run.error))
+        for run in await scheduler.observe.history(item_id, user_id=user_id)
+    ]
     return answer(msgspec.to_builtins(DeadLetter(**msgspec.structs.asdict(letter), history=history)))
 
 

@@ -97,6 +97,7 @@ async def _told(
 ) -> AsyncGenerator[Mapping[str, Any]]:
     until = time.monotonic() + timeout_s
     told = 0
+    shown = current_principal.get().error_shown
     async with aclosing(heard):
         await anext(heard)  # the listening has begun
         yield {"event": "listening"}
@@ -106,7 +107,7 @@ async def _told(
             except TimeoutError:
                 return
             for event in batch:
-                yield msgspec.to_builtins(event)
+                yield msgspec.to_builtins(msgspec.structs.replace(event, error=shown(event.error)))
                 told += 1
                 if told == count:
                     return

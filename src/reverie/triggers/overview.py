@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reverie.backends.triggers import GLOBAL_KEY, TriggerState, TypeStatistics
+from reverie.principal import current_principal
 from reverie.triggers.types import settings_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ class TriggerPage(msgspec.Struct, frozen=True):
 
 async def overview(backend: Backend, known: Sequence[KnownType]) -> list[TypeOverview]:
     """Describe these types, in their order."""
-    statistics = {one.task_type: one for one in await backend.triggers.statistics()}
+    shown = current_principal.get().error_shown
+    statistics = {
+        one.task_type: msgspec.structs.replace(one, last_error=shown(one.last_error))
+        for one in await backend.triggers.statistics()
+    }
     workers = await backend.views.workers()
     found = []
     for one in known:

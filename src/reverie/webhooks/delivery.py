@@ -14,6 +14,7 @@ from reverie.base.logs import get_logger
 from reverie.base.posting import Posted, post
 from reverie.base.threads import ThreadPool
 from reverie.errors import InvalidSelectionError, UnknownWebhookError
+from reverie.failures import without_traceback
 from reverie.message import SYSTEM_USER, new_item_id
 from reverie.observe.alert import Alert
 from reverie.observe.rules import WEBHOOK_FAILING
@@ -179,7 +180,7 @@ class Deliveries:
         if notice.type == "task.failed":
             query = StatusQuery(user_id=data["user_id"], item_id=data["item_id"])
             rows = (await self._views.read(query)).rows
-            return {"error": (rows[0].error or "")[-LONGEST_ERROR:] if rows else ""}
+            return {"error": without_traceback(rows[0].error or "")[-LONGEST_ERROR:] if rows else ""}
         return {}
 
 
