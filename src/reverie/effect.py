@@ -288,7 +288,10 @@ class UndoPass(_Effect, frozen=True, kw_only=True, tag="undo_pass"):
 
 
 class PutSession(_Effect, frozen=True, kw_only=True, tag="put_session"):
-    """Write the begin or the end of a session. An end is not written if a later hook has come meanwhile."""
+    """Write the begin or the end of a session of the message's cube.
+
+    An end is not written if a later hook has come meanwhile. A session of another cube stays as it is.
+    """
 
     session_id: str
     status: Literal["created", "completed", "failed"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reverie import AsyncScheduler
+from reverie import AsyncScheduler, Remember
+from reverie.message import derived_id
 from reverie.server import create_app
 from reverie.settings import load_settings
 from support.documented import documented_client, fits
@@ -246,6 +247,57 @@ async def test_a_foreign_session_looks_like_none(api: Api) -> None:
     assert await api.listed() == []
     assert await api.timeline(session_id="secret") == await api.timeline(session_id="never") == []
     api.headers = {}
+
+
+async def test_a_foreign_session_cannot_be_changed(api: Api) -> None:
+    await api.tell("prompt", "secret", text="go", mem_cube_id="vault")
+    before = await api.session("secret")
+    items = len(await api.scheduler.status("ann"))
+    made = await api.scheduler.keys.create("app only", "user", users=["ann"], cubes=["app"])
+    api.headers = {"authorization": f"Bearer {made.token}"}
+    ids = {"user_id": "ann", "memorySessionId": "secret", "projectId": "app"}
+    api.clock.advance(1)
+    for event in ("started", "prompt", "answer", "summary", "ended", "failed"):
+        refused = await api.ask("POST", "capture/session", {**ids, "event": event, "text": "x"})
+        assert refused[:2] == (404, "there is no session 'secret' of this user")
+    assert (await api.ask("POST", "capture/observation", {**SEEN, **ids}))[0] == 404
+    assert len(await api.scheduler.status("ann")) == items
+    end = {**ids, "at": api.clock.now(), "status": "failed", "reason": "x"}
+    message = {"user_id": "ann", "mem_cube_id": "app", "label": "session_complete", "content": end}
+    await api.data("POST", "scheduler/submit", {"messages": [message]})
+    await api.scheduler.runtime.drain()
+    api.headers = {"authorization": (await api.scheduler.keys.create("boss", "admin")).token}
+    assert await api.session("secret") == before
+
+
+async def test_a_session_ends_in_the_cube_in_which_it_began(api: Api) -> None:
+    await api.tell("prompt", text="go")
+    await api.tell("prompt", text="and there", mem_cube_id="site")
+    await api.tell("ended", mem_cube_id="site")
+    assert (await api.session())["status"] == "completed"
+    assert (await api.session())["mem_cube_id"] == "app"
+
+
+async def test_a_session_has_a_summary_in_each_cube(api: Api) -> None:
+    for cube in ("app", "site"):
+        await api.tell("summary", text=f"about the {cube}", mem_cube_id=cube)
+    for cube in ("app", "site"):
+        (text,) = await api.timeline(session_id="s1", mem_cube_id=cube)
+        assert f"about the {cube}" in text
+    assert {row.status for row in await api.scheduler.status("ann")} == {"completed"}
+
+
+async def test_a_summary_with_a_former_id_keeps_it(api: Api) -> None:
+    former = f"{derived_id('summary', 's1')}.0"
+    old = Remember(memory_id=former, text="Request: tea", kind="summary", session_id="s1")
+    await api.scheduler.runtime.store.change(("ann", "app"), [old])
+    await api.tell("summary", text="about the app")
+    await api.tell("summary", text="about the site", mem_cube_id="site")
+    (memory,) = (await api.data("GET", "timeline", user_id="ann", session_id="s1", mem_cube_id="app"))[
+        "memories"
+    ]
+    assert (memory["id"], "about the app" in memory["memory"]) == (former, True)
+    assert len(await api.timeline(session_id="s1", mem_cube_id="site")) == 1
 
 
 async def test_a_session_is_deleted_with_its_memories(api: Api) -> None:

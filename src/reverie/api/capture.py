@@ -17,6 +17,7 @@ from reverie.errors import (
     ItemTakenError,
     NotSupportedError,
     QueueFullError,
+    UnknownSessionError,
 )
 from reverie.face.capture import SessionEvent
 from reverie.face.scheduler import AsyncScheduler
@@ -98,6 +99,7 @@ def _captured(receipt: Submitted) -> JSONResponse:
 
 ERRORS = (
     InvalidMessageError,
+    UnknownSessionError,
     ItemTakenError,
     QueueFullError,
     NotSupportedError,

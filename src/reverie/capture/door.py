@@ -11,7 +11,7 @@ import msgspec
 
 from reverie.capture.hook_exclusions import Exclusions, is_excluded, without_excluded_calls
 from reverie.capture.hook_record import Captured, captured
-from reverie.errors import InvalidMessageError, NotSupportedError
+from reverie.errors import InvalidMessageError, NotSupportedError, UnknownSessionError
 from reverie.memory.sessions import KeepsSessions
 from reverie.principal import current_principal
 
@@ -79,11 +79,15 @@ class HookDoor:
     async def waiting(self, groups: Sequence[Sequence[Message]]) -> list[tuple[Message, ...]]:
         """The same messages; summaries and ends of sessions depend on the earlier messages of their session.
 
+        An end goes to the cube in which the session began. `UnknownSessionError` if the caller may not touch
+        that cube.
+
         A lane keeps its order, so the last message of each lane of the session is enough. What others have
         told of a session in cubes that the caller may not touch is not waited for.
         """
         principal = current_principal.get()
         last: dict[tuple[str, str], dict[str, str]] = {}
+        cubes: dict[tuple[str, str], str] = {}
         answer = []
         for messages in groups:
             group = []
@@ -92,6 +96,11 @@ class HookDoor:
                 if session not in last:
                     known = await self.sessions.session(*session)
                     last[session] = {} if known is None else dict(known.last_items)
+                    cubes[session] = message.mem_cube_id if known is None else known.mem_cube_id
+                    if not principal.may_touch(message.user_id, cubes[session]):
+                        raise UnknownSessionError(session[1])
+                if message.label == "session_complete":
+                    message = msgspec.structs.replace(message, mem_cube_id=cubes[session])  # noqa: PLW2901
                 lane = f"{message.mem_cube_id}/{message.label}"
                 if message.label in WAITS_FOR_SESSION:
                     others = {

@@ -193,7 +193,7 @@ class AsyncCapture:
             agent=agent,
             prompt=" ".join(text.split())[:LONGEST_TITLE] if event == "prompt" else None,
             is_end=event in {"ended", "failed"},
-            items={f"{message.mem_cube_id}/{message.label}": message.item_id for message in messages},
+            items={f"{message.mem_cube_id}/{message.label}": message.item_id for message in waiting},
         )
         await runtime.door.note([note])
         return answers

@@ -1,7 +1,7 @@
 """The handler of the label `summary`: what a session was about, in five short parts.
 
-Each session has one summary, which grows with it. It is made from what was said and from the titles of what
-was done, never from the response of a tool: it stands in the context of the next session.
+Each session has one summary in each of its cubes, which grows with it. It is made from what was said and from
+the titles of what was done, never from the response of a tool: it stands in the context of the next session.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ async def summary(messages: list[Message], ctx: Context) -> dict[Key, Done | Bur
         return {message.key: Done(effects=[_compact(message, asked)])}
     options: HandlerOptions = await ctx.options()
     items: list[MemoryItem] = await ctx.memory.session(MOST_ITEMS, message=message)
-    own_id = summary_id(message.session_id or "")
-    known = next(iter(await ctx.memory.items([own_id])), None)
+    session_id = message.session_id or ""
+    ids = [summary_id(session_id, message.mem_cube_id), _former_id(session_id)]
+    known = next(iter(await ctx.memory.items(ids)), None)
     told = [
         item
         for item in items
@@ -81,15 +82,19 @@ async def summary(messages: list[Message], ctx: Context) -> dict[Key, Done | Bur
     return {message.key: Done(effects=[_written(message, known, parts, told)])}
 
 
-def summary_id(session_id: str) -> str:
-    """The id of the memory that is the summary of a session."""
+def summary_id(session_id: str, cube: str) -> str:
+    """The id of the memory that is the summary of what a session did in one cube."""
+    return f"{derived_id('summary', cube, session_id)}.0"
+
+
+def _former_id(session_id: str) -> str:
+    """The id that a summary had before ids named the cube; such a summary keeps it."""
     return f"{derived_id('summary', session_id)}.0"
 
 
 def _written(
     message: Message, known: MemoryItem | None, parts: dict[str, str], told: Sequence[MemoryItem]
 ) -> Remember | Revise:
-    own_id = summary_id(message.session_id or "")
     newest = max((item.created_at for item in told), default=0)
     lines = [f"{name}: {parts[part]}" for name, part in zip(NAMES, PARTS, strict=True) if parts[part]]
     text = "\n".join(lines) or "Nothing was said or done."
@@ -98,10 +103,10 @@ def _written(
     sources = tuple(source for item in told if item.kind == "turn" for source in item.sources)[-20:]
     if known is not None:
         return Revise(
-            memory_id=own_id, version=known.version, text=text, title=title, info=info, sources=sources
+            memory_id=known.id, version=known.version, text=text, title=title, info=info, sources=sources
         )
     return Remember(
-        memory_id=own_id,
+        memory_id=summary_id(message.session_id or "", message.mem_cube_id),
         text=text,
         kind="summary",
         type="session",

@@ -34,11 +34,11 @@ ON CONFLICT (user_id, memory_session_id) DO UPDATE SET
   last_items = json_patch(last_items, :items)
 
 -- name: put
--- Writes the end of a session, unless a later hook has come meanwhile. A session that nobody has noted is new.
+-- Writes the end of a session of the cube, unless a later hook has come meanwhile. A session that nobody has noted is new.
 UPDATE server_sessions SET
   status = :status, completed_at_epoch = :now, error = :error
-WHERE user_id = :user_id AND memory_session_id = :session_id AND updated_at_epoch <= :at
-  AND status <> :status
+WHERE user_id = :user_id AND memory_session_id = :session_id AND project_id = :project_id
+  AND updated_at_epoch <= :at AND status <> :status
 
 -- name: begin
 INSERT INTO server_sessions (
