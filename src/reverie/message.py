@@ -267,6 +267,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 _new_tuple = tuple.__new__
 """Makes a named tuple at a third of the cost: each message's key and lane are asked for several times."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_json = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -275,6 +276,8 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_content_bytes: int = 1024 * 1024
     """Bytes of UTF-8; default 1 MiB."""
+    max_info_bytes: int = 64 * 1024
+    """Bytes of `info` as JSON; default 64 KiB. Each turn of a message has a copy of it."""
     max_json_depth: int = 32
     """Levels of objects and lists inside each other; default 32."""
     max_id_bytes: int = 512
@@ -369,11 +372,14 @@ def _check_rare(message: Message, limits: MessageLimits) -> None:
 
 
 def check_info(info: object, limits: MessageLimits) -> None:
-    """Refuse further fields that are no JSON object, or are nested too deeply."""
+    """Refuse further fields that are no JSON object, are nested too deeply, or are too long."""
     if not isinstance(info, dict):
         raise InvalidMessageError("info", info, "must be an object")
     if problem := _json_problem(info, limits.max_json_depth):
         raise InvalidMessageError("info", info, problem)
+    if (size := len(_json(info))) > limits.max_info_bytes:
+        reason = f"has {size} bytes as JSON, at most {limits.max_info_bytes} are allowed"
+        raise InvalidMessageError("info", info, f"{reason} (limits.max_info_bytes)")
 
 
 def check_batch(messages: Sequence[Message]) -> None:

@@ -110,6 +110,9 @@ class LimitSettings(Section):
     """What a message may be at most."""
 
     max_content_bytes: int = Field(1024 * 1024, ge=1, description="bytes of a message's content")
+    max_info_bytes: int = Field(
+        64 * 1024, ge=2, description="bytes of a message's info as JSON; each of its memories has a copy"
+    )
     max_json_depth: int = Field(32, ge=1, description="levels of objects and lists inside each other")
     max_id_bytes: int = Field(512, ge=1, description="bytes of any id, label, name or key")
     max_dependencies: int = Field(100, ge=0, description="items that one message may depend on")

@@ -68,12 +68,13 @@ def test_the_default_cube_is_the_user() -> None:
         ("info", {"a": [float("inf")]}),
         ("info", {1: 2}),
         ("info", {"a": [[[[]]]]}),
+        ("info", {"a": "é" * 100}),
     ],
 )
 def test_what_is_refused_and_named(field: str, value: object) -> None:
     message = Message(**{"user_id": "ann", "label": "work", field: value})
     with pytest.raises(InvalidMessageError) as refused:
-        check_message(message, MessageLimits(max_content_bytes=1000, max_json_depth=3))
+        check_message(message, MessageLimits(max_content_bytes=1000, max_info_bytes=200, max_json_depth=3))
     assert refused.value.field == field
     assert refused.value.value == value
     assert len(str(refused.value)) < 250

@@ -12,7 +12,7 @@ from reverie.api.answers import FoundMemory, History, LinkedMemory, LinkPage, Li
 from reverie.api.envelope import answer
 from reverie.api.memory_models import Moment
 from reverie.api.memory_shape import memory_of
-from reverie.api.models import Cursor, PageLimit, Text
+from reverie.api.models import Cursor, PageLimit, Tags, Text
 from reverie.api.routing import Example, Route
 from reverie.backends.views import check_cursor
 from reverie.errors import (
@@ -45,7 +45,7 @@ class UpdateRequest(BaseModel):
     text: Text | None = None
     kind: Text | None = Field(None, min_length=1)
     title: Text | None = None
-    tags: list[Text] | None = None
+    tags: Tags | None = None
     info: dict[str, Any] | None = None
     importance: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     valid_from: Moment = None

@@ -22,6 +22,7 @@ __all__ = [
     "PageLimit",
     "PushRequest",
     "SubmitRequest",
+    "Tags",
     "Text",
     "TurnModel",
     "Whose",
@@ -41,6 +42,9 @@ Text = Annotated[str, AfterValidator(_check_text)]
 """Text that is checked here. The fields of a message are checked later, with the message."""
 Cubes = Annotated[list[Text], Field(max_length=100)]
 """The cubes that one request names. Each of them costs the server a search or a message."""
+Tag = Annotated[str, Field(max_length=200), AfterValidator(_check_text)]
+Tags = Annotated[list[Tag], Field(max_length=100)]
+"""The tags of one memory."""
 Cursor = Annotated[str | None, Query(description="the `next` of the page before")]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="entries of one page")]
 
@@ -141,7 +145,7 @@ class AddRequest(BaseModel):
     info: dict[str, Any] | None = Field(
         None, description="kept with each memory; device_id, agent_id and domain can be searched by"
     )
-    custom_tags: list[str] | None = Field(None, description="become the tags of each memory")
+    custom_tags: Tags | None = Field(None, description="become the tags of each memory")
     manager_user_id: str | None = Field(None, description="kept in info, as project_id and source are")
     project_id: str | None = None
     source: str | None = None

@@ -11,7 +11,7 @@ from reverie.api.chat_models import ChatRequest
 from reverie.api.feedback import FeedbackRequest
 from reverie.api.memory_models import PREFERENCE, DeleteRequest, SearchRequest
 from reverie.api.memory_shape import type_of
-from reverie.api.models import AddRequest, Text, TurnModel
+from reverie.api.models import AddRequest, Tags, Text, TurnModel
 from reverie.api.routing import Touched
 from reverie.effect import Source
 
@@ -94,7 +94,7 @@ class AddMessageRequest(BaseModel):
     )
     conversation_id: str | None = None
     info: dict[str, Any] | None = None
-    tags: list[str] | None = None
+    tags: Tags | None = None
     app_id: str | None = None
     source: str | None = None
     async_mode: bool = Field(default=True, description="false: answer when the memories can be found")
