@@ -77,7 +77,7 @@ class SessionContent(_Content, frozen=True, kw_only=True, omit_defaults=True, re
     """The begin or the end of a session."""
 
     at: int = 0
-    """When the agent has reported it, in epoch milliseconds."""
+    """When the agent has reported it, in epoch milliseconds; 0: when the message was made."""
     agent: str | None = None
     status: Literal["completed", "failed"] = "completed"
     """How the session has ended; only a client of its own says failed."""

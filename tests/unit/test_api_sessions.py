@@ -187,6 +187,35 @@ async def test_a_session_walks_through_its_states(api: Api) -> None:
     assert "context" not in failed
 
 
+@pytest.mark.parametrize("works", [True, False], ids=["after its work", "before its work"])
+async def test_a_repeated_call_tells_nothing_new(api: Api, works: bool) -> None:
+    bodies: list[dict[str, Any]] = [
+        {"event": "started", "agent": "codex"},
+        {"event": "prompt", "text": "Read the port"},
+        {"event": "answer", "text": "It is a setting now"},
+        {"event": "summary"},
+        {"event": "ended", "reason": "logout"},
+    ]
+    for number, body in enumerate(bodies):
+        answers, seen = [], []
+        api.headers = {"idempotency-key": f"k-{number}"}
+        for _ in range(3):
+            api.clock.advance(1)
+            told = {"user_id": "ann", "session_id": "s1", "mem_cube_id": "app", **body}
+            answers.append(await api.data("POST", "capture/session", told))
+            if works:
+                await api.scheduler.runtime.drain()
+            seen.append(await api.session())
+        assert [answer["status"] for answer in answers] == ["accepted", "duplicate", "duplicate"]
+        assert len({answer["item_id"] for answer in answers}) == 1
+        assert seen[1:] == seen[:1] * 2
+    api.headers = {}
+    await api.scheduler.runtime.drain()
+    ended = await api.session()
+    assert (ended["status"], ended["prompts"]) == ("completed", 1)
+    assert ended["ended_at"] == ended["updated_at"]
+
+
 async def test_what_is_private_is_not_kept(api: Api) -> None:
     await api.tell("prompt", text="Use <private>my old name</private> port 80")
     assert "old name" not in str(await api.session())

@@ -83,9 +83,11 @@ class HookDoor:
         that cube.
 
         A lane keeps its order, so the last message of each lane of the session is enough. What others have
-        told of a session in cubes that the caller may not touch is not waited for.
+        told of a session in cubes that the caller may not touch is not waited for. A session may know these
+        messages already, from a call that is repeated: they do not wait for each other again.
         """
         principal = current_principal.get()
+        given = {message.item_id for messages in groups for message in messages}
         last: dict[tuple[str, str], dict[str, str]] = {}
         cubes: dict[tuple[str, str], str] = {}
         answer = []
@@ -95,7 +97,8 @@ class HookDoor:
                 session = (message.user_id, message.session_id or "")
                 if session not in last:
                     known = await self.sessions.session(*session)
-                    last[session] = {} if known is None else dict(known.last_items)
+                    items = {} if known is None else known.last_items
+                    last[session] = {lane: item for lane, item in items.items() if item not in given}
                     cubes[session] = message.mem_cube_id if known is None else known.mem_cube_id
                     if not principal.may_touch(message.user_id, cubes[session]):
                         raise UnknownSessionError(session[1])

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import msgspec
 
+from reverie.backends.views import StatusQuery
 from reverie.base.bridge import Bridge, blocking
-from reverie.base.clock import from_epoch_ms
+from reverie.base.clock import from_epoch_ms, to_epoch_ms
 from reverie.capture.hook_record import LONGEST_TITLE
 from reverie.capture.privacy import clean_text
 from reverie.errors import BackendUnavailableError, InvalidMessageError
 from reverie.memory.sessions import SessionNote
-from reverie.message import Message, check_ids, new_item_id
+from reverie.message import Message, check_ids, current_ids, new_item_id
 from reverie.observation import Observation, SessionContent, Summary, write_content
 from reverie.turn import Turn, write_turns
 
@@ -114,13 +115,19 @@ class AsyncCapture:
         *,
         now: int,
     ) -> list[Message]:
+        """The messages of an event.
+
+        In a request that may be repeated no content names the time of the call, because the queue compares
+        the contents of the same request.
+        """
         user_id, session_id, mem_cube_id, _ = where
         ids = {"memory_session_id": session_id, "project_id": mem_cube_id or user_id}
         summary = Summary(**ids)
-        said_at = from_epoch_ms(now).isoformat(timespec="milliseconds")
+        is_repeatable = current_ids.get() is not None
+        said_at = None if is_repeatable else from_epoch_ms(now).isoformat(timespec="milliseconds")
         match event:
             case "started":
-                return [self._message("session_init", SessionContent(**ids, at=now, agent=agent), *where)]
+                return [self._message("session_init", SessionContent(**ids, agent=agent), *where)]
             case "prompt":
                 said = write_turns([Turn(content=text, role="user", chat_time=said_at)])
                 asked = {"query": text, "session_id": session_id}
@@ -137,7 +144,7 @@ class AsyncCapture:
                 return [self._message("summary", given, *where)]
             case _:
                 status: Literal["completed", "failed"] = "failed" if event == "failed" else "completed"
-                end = SessionContent(**ids, at=now, agent=agent, status=status, reason=reason)
+                end = SessionContent(**ids, agent=agent, status=status, reason=reason)
                 return [
                     self._message("summary", summary, *where),
                     self._message("session_complete", end, *where),
@@ -183,6 +190,11 @@ class AsyncCapture:
         except BackendUnavailableError:
             return await runtime.intake.submit(messages, spools=True)
         first = messages[0]
+        if answers[0].status == "duplicate":
+            told = await self._told_at(first)
+            if told is None:
+                return answers
+            at = told
         if runtime.settings.capture.redact:
             text = clean_text(text)
         note = SessionNote(
@@ -197,6 +209,16 @@ class AsyncCapture:
         )
         await runtime.door.note([note])
         return answers
+
+    async def _told_at(self, message: Message) -> int | None:
+        """When a message was first submitted, so that a repeated call is noted as the first was.
+
+        None if the queue has only its status left: its work is done, and the first call was noted.
+        """
+        query = StatusQuery(user_id=message.user_id, item_id=message.item_id, with_message=True)
+        rows = (await self._scheduler.runtime.backend.views.read(query)).rows
+        known = rows[0].message if rows else None
+        return None if known is None or known.timestamp is None else to_epoch_ms(known.timestamp)
 
 
 class Capture:

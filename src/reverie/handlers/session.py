@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reverie.base.clock import to_epoch_ms
 from reverie.effect import PutSession
 from reverie.failures import InvalidWorkError
 from reverie.observation import SessionContent, read_content
@@ -33,10 +34,11 @@ def _put(message: Message, *, begins: bool) -> Done | Bury:
         told = read_content(message.content, SessionContent)
     except InvalidWorkError as error:
         return Bury(str(error))
+    at = told.at or (to_epoch_ms(message.timestamp) if message.timestamp else 0)
     put = PutSession(
         session_id=told.memory_session_id,
         status="created" if begins else told.status,
-        at=told.at,
+        at=at,
         agent=told.agent,
         error=told.reason if told.status == "failed" and not begins else None,
     )
