@@ -87,14 +87,17 @@ async def test_ids_without_a_user_are_those_of_the_users_of_the_key(product: Pro
         words = "several users have a memory 'one.0': say whose, with user_id"
         assert await both.ask("get_memory/one.0") == (409, words, None)
         assert (await both.ask("get_memory_by_ids", ["one.0"])).code == 409
-        assert (await both.ask("delete_memory", {"memory_ids": ["one.0"]})).code == 409
+        await both.add("milk of ann", item_id="three")
+        refused = await both.ask("delete_memory", {"memory_ids": ["three.0", "one.0"]})
+        assert refused == (409, words, None)
+        assert (await both.done("get_memory/three.0"))["memory"] == "milk of ann"
         assert (await both.ask("get_user_names_by_memory_ids", asked)).code == 409
         assert (await both.done("get_memory/one.0", user_id="bob"))["memory"] == "tea of bob"
         assert await both.ask("get_memory/two.0") == (410, "the memory 'two.0' was deleted", None)
         assert await both.done("delete_memory", {"memory_ids": ["one.0"], "user_id": "bob"}) == {
             "status": "success"
         }
-        assert await product.texts("tea") == ["tea of ann"]
+        assert await product.texts("tea of ann") == ["milk of ann", "tea of ann"]
 
 
 async def test_a_key_for_a_cube_reads_and_deletes_nothing_in_the_others(product: Product) -> None:

@@ -78,10 +78,7 @@ async def get_user_names_by_memory_ids(scheduler: AsyncScheduler, request: IdsRe
     """Which user each id belongs to; null if none of the users that the caller may touch has it."""
     owners: dict[str, str | None] = {}
     for memory_id in request.memory_ids:
-        try:
-            owners[memory_id] = await scheduler.memory.owner_of(memory_id)
-        except UnknownMemoryError:
-            owners[memory_id] = None
+        owners[memory_id] = await _owner_of(scheduler, memory_id, None)
     return answer(owners)
 
 
@@ -97,17 +94,23 @@ async def delete_memory(scheduler: AsyncScheduler, client: Request, request: Del
 async def delete_memories(
     scheduler: AsyncScheduler, client: Request, request: DeleteRequest
 ) -> tuple[bool, str]:
-    """Delete what a request means: whether all of it is deleted, and a sentence about it."""
+    """Delete what a request means: whether all of it is deleted, and a sentence about it.
+
+    If several users have one of the ids, nothing is deleted.
+    """
     request.check()
     if request.user_id is not None:
         current_principal.get().check_touch(request.user_id, request.cubes)
     if request.memory_ids is None:
         count = await unless_gone(client, _delete_many(scheduler, request))
         return True, f"deleted memories: {count}"
+    owners: dict[str, str | None] = {}
+    for memory_id in _distinct(request.memory_ids, request.user_id):
+        owners[memory_id] = await _owner_of(scheduler, memory_id, request.user_id)
     unknown = [
         memory_id
-        for memory_id in _distinct(request.memory_ids, request.user_id)
-        if not await _delete_one(scheduler, request, memory_id)
+        for memory_id, owner in owners.items()
+        if owner is None or not await _delete_one(scheduler, request, memory_id, owner)
     ]
     return (False, str(UnknownMemoryError(unknown[0]))) if unknown else (True, "ok")
 
@@ -122,18 +125,22 @@ def _distinct(memory_ids: Sequence[str], user_id: str | None) -> list[str]:
 
 async def find_memory(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> MemoryItem | None:
     """The memory with this id, of the user who has it; None if there is none."""
+    owner = await _owner_of(scheduler, memory_id, user_id)
+    return None if owner is None else await scheduler.memory.get(memory_id, user_id=owner)
+
+
+async def _owner_of(scheduler: AsyncScheduler, memory_id: str, user_id: str | None) -> str | None:
+    """The user that an id belongs to; None if there is none. See `AsyncMemory.owner_of`."""
     try:
-        owner = await scheduler.memory.owner_of(memory_id, user_id)
+        return await scheduler.memory.owner_of(memory_id, user_id)
     except UnknownMemoryError:
         return None
-    return await scheduler.memory.get(memory_id, user_id=owner)
 
 
-async def _delete_one(scheduler: AsyncScheduler, request: DeleteRequest, memory_id: str) -> bool:
+async def _delete_one(scheduler: AsyncScheduler, request: DeleteRequest, memory_id: str, owner: str) -> bool:
     """Delete a memory; False if there is none with this id in the cubes of the request."""
     memory = scheduler.memory
     try:
-        owner = await memory.owner_of(memory_id, request.user_id)
         if request.cubes:
             item = await memory.get(memory_id, user_id=owner, follow=False)
             if item is None or item.mem_cube_id not in request.cubes:
