@@ -205,6 +205,20 @@ async def test_a_cube_without_a_user_is_one_of_a_user_of_the_key(product: Produc
     assert own["text_mem"][0]["total_nodes"] == 1
 
 
+async def test_a_caller_of_all_users_finds_a_cube_that_nobody_has_created(product: Product) -> None:
+    await product.add("tea", mem_cube_id="home")
+    await product.add("soon gone", mem_cube_id="attic", item_id="one")
+    await product.done("delete_memory", {"user_id": "ann", "memory_ids": ["one.0"]})
+    assert await product.done("exist_mem_cube_id", {"mem_cube_id": "home"}) == {"home": True}
+    assert await product.done("exist_mem_cube_id", {"mem_cube_id": "attic"}) == {"attic": False}
+    found = await product.done("get_memory", {"mem_cube_id": "home"})
+    assert [memory["memory"] for memory in found["text_mem"][0]["memories"]] == ["tea"]
+    await product.add("milk", mem_cube_id="home", user_id="bob")
+    words = "several users have a cube 'home': say whose, with user_id"
+    assert await product.ask("get_memory", {"mem_cube_id": "home"}) == (409, words, None)
+    assert await product.done("exist_mem_cube_id", {"mem_cube_id": "home"}) == {"home": True}
+
+
 # -- delete ----------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Query
 from fastapi.responses import JSONResponse
@@ -20,12 +20,18 @@ from reverie.errors import (
     InvalidSelectionError,
 )
 from reverie.face.scheduler import AsyncScheduler
+from reverie.memory.tenants import tenants_of
 from reverie.message import check_ids, derived_id
 from reverie.principal import Role, current_principal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 __all__ = ["ROUTES", "owner_of_cube"]
 
 LONGEST_NAME = 200
+MOST_OWNERS = 2
+"""How many owners of a cube are looked for: with two it is already unclear whose is meant."""
 
 
 class CreateRequest(BaseModel):
@@ -115,21 +121,34 @@ async def owner_of_cube(scheduler: AsyncScheduler, cube_id: str, user_id: str | 
 
 
 async def _owners(scheduler: AsyncScheduler, cube_id: str) -> list[str]:
-    """The users of the caller who have a cube with this id.
+    """The users of the caller who have a cube with this id: two, if there are more.
 
-    For a key of all users these are the user of the same name, and those who have created it.
+    For a caller of all users these are the user of the same name, those who have created it, and those who
+    have memories in it.
     """
     await scheduler.open()
     principal = current_principal.get()
     cubes = scheduler.runtime.cubes
-    users = principal.users if principal.users is not None else {cube_id, *await cubes.owners_of(cube_id)}
-    found = []
-    for user_id in sorted(users):
-        if not principal.may_touch(user_id, cube_id) or user_id.startswith("_"):
+    found: set[str] = set()
+    async for user_id in _possible_owners(scheduler, cube_id):
+        if user_id in found or not principal.may_touch(user_id, cube_id) or user_id.startswith("_"):
             continue
         if await cubes.has(user_id, cube_id) or await _has_memories(scheduler, user_id, cube_id):
-            found.append(user_id)
-    return found
+            found.add(user_id)
+            if len(found) == MOST_OWNERS:
+                break
+    return sorted(found)
+
+
+async def _possible_owners(scheduler: AsyncScheduler, cube_id: str) -> AsyncIterator[str]:
+    """The users of the caller who may have a cube with this id; some of them twice."""
+    runtime = scheduler.runtime
+    users = current_principal.get().users
+    for user_id in sorted({cube_id, *await runtime.cubes.owners_of(cube_id)} if users is None else users):
+        yield user_id
+    if users is None:
+        async for user_id, _ in tenants_of(runtime.reads, mem_cube_id=cube_id):
+            yield user_id
 
 
 async def _has_memories(scheduler: AsyncScheduler, user_id: str, cube_id: str) -> bool:
