@@ -54,6 +54,7 @@ class Product:
         assert ("detail" in told) == (response.status_code == 422)
         answer = Answer(told["code"], told["message"], told["data"])
         assert answer.code == response.status_code
+        assert answer.code < 400 or answer.data is None
         return answer
 
     async def done(self, path: str, body: Any = None, **query: Any) -> Any:

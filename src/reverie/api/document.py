@@ -66,18 +66,12 @@ class Refusal(msgspec.Struct):
     data: None
 
 
-class Problem(msgspec.Struct):
-    """A field that was refused."""
-
-    field: str
-    problem: str
-
-
 class Detail(msgspec.Struct):
     """A field that was refused, in the words of FastAPI, which clients of MemOS read."""
 
     type: str
     loc: list[str | int]
+    """Where it is: body or query, and the path to the field."""
     msg: str
 
 
@@ -86,9 +80,9 @@ class InvalidRequest(msgspec.Struct):
 
     code: int
     message: str
-    data: list[Problem] | None
-    """All fields that were refused; null if the body is no JSON."""
+    data: None
     detail: list[Detail] = []
+    """All fields that were refused."""
 
 
 def complete_document(document: dict[str, Any], routes: Sequence[Route]) -> dict[str, Any]:

@@ -178,17 +178,12 @@ def handle_errors(app: FastAPI) -> None:
 
 def _invalid(error: RequestValidationError) -> JSONResponse:
     errors = error.errors()
-    problems: list[dict[str, Any]] | None = None
     if errors[0]["type"] == "json_invalid":
         message = _no_json(errors[0], str(error.body))
     else:
-        problems = [
-            {"field": ".".join(str(part) for part in problem["loc"]), "problem": problem["msg"]}
-            for problem in errors
-        ]
-        message = f"{problems[0]['field']}: {problems[0]['problem']}"
+        message = f"{'.'.join(str(part) for part in errors[0]['loc'])}: {errors[0]['msg']}"
     detail = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in errors]
-    return Answer({"code": 422, "message": message, "data": problems, "detail": detail}, 422)
+    return Answer({"code": 422, "message": message, "data": None, "detail": detail}, 422)
 
 
 def _no_json(problem: dict[str, Any], body: str) -> str:
