@@ -141,6 +141,7 @@ async def test_what_is_added_keeps_its_speaker_time_id_and_tags(api: Api) -> Non
             "kind": "turn",
             "tier": "long_term",
             "status": "activated",
+            "superseded_by": None,
             "user_id": "ann",
             "session_id": "s1",
             "device_id": "phone",
@@ -468,6 +469,12 @@ async def test_a_superseded_id_leads_to_its_successor(api: Api) -> None:
     )
     _, _, memory = await api.ask("GET", "get_memory/old", user_id="ann")
     assert (memory["id"], memory["memory"]) == ("new", "lives in Oslo")
+    _, _, listed = await api.ask("GET", "memories", user_id="ann", with_superseded=True)
+    statuses = {one["id"]: one["metadata"] for one in listed["memories"]}
+    assert {i: (one["status"], one["superseded_by"]) for i, one in statuses.items()} == {
+        "old": ("archived", "new"),
+        "new": ("activated", None),
+    }
 
 
 async def test_a_deleted_memory_is_gone(api: Api) -> None:

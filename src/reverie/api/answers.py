@@ -101,7 +101,9 @@ class Metadata(TypedDict):
     kind: str
     tier: str
     status: Literal["activated", "resolving", "archived"]
-    """resolving: accepted, and not written yet."""
+    """resolving: accepted, and not written yet; archived: in the archive, or superseded."""
+    superseded_by: str | None
+    """The id of the memory that has replaced this one."""
     user_id: str
     session_id: str | None
     device_id: str | None

@@ -45,6 +45,7 @@ def memory_of(item: MemoryItem) -> FoundMemory:
             "kind": item.kind,
             "tier": item.tier,
             "status": item.status,
+            "superseded_by": item.superseded_by,
             "user_id": item.user_id,
             "session_id": item.session_id,
             "device_id": item.device_id,

@@ -51,7 +51,8 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     access_count: int = 0
     accessed_at: int | None = None
     status: Literal["activated", "resolving", "archived"] = "activated"
-    """resolving: the message that brings the item is accepted and has not been settled yet."""
+    """resolving: the message that brings the item is accepted and has not been settled yet. archived: the
+    item is in the archive, or superseded."""
 
     @property
     def held_at(self) -> int:

@@ -66,7 +66,7 @@ def item_of(row: tuple[Any, ...]) -> MemoryItem:
         superseded_by=superseded_by,
         access_count=access_count,
         accessed_at=accessed_at,
-        status="archived" if tier == "archive" else "activated",
+        status="archived" if tier == "archive" or superseded_by is not None else "activated",
     )
 
 
