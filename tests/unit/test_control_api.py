@@ -55,6 +55,8 @@ async def test_dead_letters_are_listed_read_requeued_and_deleted(client, schedul
     rest = await data_of(await client.get(letters, params={"user_id": "ann", "cursor": first["next"]}))
     assert [row["item_id"] for row in first["items"] + rest["items"]] == ["e0", "e1", "e2"]
     assert rest["next"] is None
+    refused = await client.get(letters, params={"cursor": "x"})
+    assert refused.json()["message"] == "cursor='x': give the `next` of the page before"
     everyone = await data_of(await client.get(letters))
     assert {row["user_id"] for row in everyone["items"]} == {"ann", "bob"}
     letter = await data_of(await client.get(f"{letters}/e1", params={"user_id": "ann"}))

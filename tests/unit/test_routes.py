@@ -140,6 +140,21 @@ def test_every_reference_in_the_document_leads_somewhere(document) -> None:
     assert list(refusal["properties"]) == refusal["required"] == ["code", "message", "data"]
 
 
+def test_a_list_with_a_next_page_takes_it_as_its_cursor(document) -> None:
+    lists = 0
+    for path, operations in document["paths"].items():
+        if "get" not in operations:
+            continue
+        answered = json.dumps(operations["get"]["responses"]["200"])
+        names = re.findall(r"#/components/schemas/(\w+)", answered)
+        if any("next" in document["components"]["schemas"][name].get("properties", {}) for name in names):
+            query = {one["name"] for one in operations["get"]["parameters"] if one["in"] == "query"}
+            assert {"cursor", "limit"} <= query, path
+            assert "after" not in query, path
+            lists += 1
+    assert lists >= 12
+
+
 def test_an_answer_in_the_document_is_in_the_one_shape_unless_it_is_plain(document) -> None:
     for route in ROUTES:
         responses = document["paths"][route.path][route.method.lower()]["responses"]

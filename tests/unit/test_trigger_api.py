@@ -160,8 +160,10 @@ async def test_one_type_and_its_tasks_page_by_page(client, scheduler: AsyncSched
     code, _, first = await ask(client, "GET", "/memory_compression", params={"limit": 2})
     assert (code, first["task_type"], first["statistics"]["pending"]) == (200, "memory_compression", 3)
     assert [task["user_id"] for task in first["tasks"]] == ["a", "b"]
-    _, _, last = await ask(client, "GET", "/memory_compression", params={"limit": 2, "after": first["next"]})
-    assert ([task["user_id"] for task in last["tasks"]], last["next"]) == (["c"], None)
+    for name in ("cursor", "after"):
+        params = {"limit": 2, name: first["next"]}
+        _, _, last = await ask(client, "GET", "/memory_compression", params=params)
+        assert ([task["user_id"] for task in last["tasks"]], last["next"]) == (["c"], None)
 
 
 async def test_a_page_never_ends_at_the_task_of_nobody(client, scheduler: AsyncScheduler) -> None:
@@ -171,7 +173,7 @@ async def test_a_page_never_ends_at_the_task_of_nobody(client, scheduler: AsyncS
     assert await scheduler.runtime.backend.triggers.touch(users) == [True, True]
     _, _, page = await ask(client, "GET", "/sweep", params={"limit": 1})
     assert [task["user_id"] for task in page["tasks"]] == [None, "ann"]
-    _, _, page = await ask(client, "GET", "/sweep", params={"limit": 1, "after": page["next"]})
+    _, _, page = await ask(client, "GET", "/sweep", params={"limit": 1, "cursor": page["next"]})
     assert ([task["user_id"] for task in page["tasks"]], page["next"]) == (["bob"], None)
 
 

@@ -13,6 +13,7 @@ from reverie.api.envelope import answer
 from reverie.api.models import Cursor, PageLimit, Text
 from reverie.api.routing import Example, Route, Touched
 from reverie.api.task_answers import ChangedItems, DeadLetter, DeadLetters, LabelPage, PausedLabel
+from reverie.backends.views import check_cursor
 from reverie.errors import (
     BackendUnavailableError,
     InvalidMessageError,
@@ -65,9 +66,9 @@ async def dead_letters(
 ) -> JSONResponse:
     """List messages that have failed for good, oldest first."""
     cursors = scheduler.runtime.cursors
-    page = await scheduler.control.dead_letters(
-        user_id=user_id, label=label, limit=limit, after=await cursors.open(cursor)
-    )
+    after = await cursors.open(cursor)
+    check_cursor("cursor", after)
+    page = await scheduler.control.dead_letters(user_id=user_id, label=label, limit=limit, after=after)
     return answer(DeadLetters(items=msgspec.to_builtins(page.rows), next=await cursors.seal(page.next)))
 
 

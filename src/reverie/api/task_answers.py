@@ -101,7 +101,7 @@ class TypeAndTasks(TypeOverview, frozen=True, kw_only=True):
 
     tasks: list[TriggerState]
     next: str | None
-    """What `after` must be for the next page; None on the last one."""
+    """What `cursor` must be for the next page; None on the last one."""
 
 
 class Ran(Who):

@@ -9,7 +9,7 @@ from fastapi import Body, Query
 from fastapi.responses import JSONResponse
 
 from reverie.api.envelope import answer
-from reverie.api.models import Whose
+from reverie.api.models import Cursor, Whose
 from reverie.api.routing import Example, Route
 from reverie.api.task_answers import Cancelled, Ran, Switched, TypeAndTasks
 from reverie.errors import (
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ROUTES"]
 
-After = Annotated[str, Query(description="the `next` of the page before")]
+After = Annotated[str, Query(include_in_schema=False)]
+"""The former name of `cursor`, which clients may still use."""
 Limit = Annotated[int, Query(ge=1, le=1000, description="tasks of one page")]
 ForWhom = Annotated[Whose | None, Body(description="whose task; none: the one of no user")]
 
@@ -39,11 +40,15 @@ async def types(scheduler: AsyncScheduler) -> JSONResponse:
 
 
 async def one_type(
-    scheduler: AsyncScheduler, task_type: str, after: After = "", limit: Limit = 100
+    scheduler: AsyncScheduler,
+    task_type: str,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+    after: After = "",
 ) -> JSONResponse:
     """One type, and its tasks by user key, page by page."""
     (about,) = await scheduler.triggers.overview(task_type)
-    page = await scheduler.triggers.page(task_type, after=after, limit=limit)
+    page = await scheduler.triggers.page(task_type, after=cursor or after, limit=limit)
     both = TypeAndTasks(**msgspec.structs.asdict(about), tasks=page.rows, next=page.next)
     return answer(msgspec.to_builtins(both))
 
