@@ -187,6 +187,16 @@ async def test_forms_of_messages() -> None:
             assert [entry["memory"] for entry in added] == memories
 
 
+@pytest.mark.parametrize("messages", ["I drink tea", [{"role": "assistant", "content": "I drink tea"}]])
+async def test_a_text_beside_messages_is_one_more_turn(messages: Any) -> None:
+    async with serving() as product:
+        given = {"user_id": "ann", "messages": messages, "memory_content": "I drink milk", **SYNC}
+        added = await product.done("add", given)
+        assert [entry["memory"] for entry in added] == ["I drink tea", "I drink milk"]
+        last = await product.done(f"get_memory/{added[1]['memory_id']}", user_id="ann")
+        assert [source["role"] for source in last["metadata"]["sources"]] == ["user"]
+
+
 async def test_an_add_that_is_refused_keeps_nothing() -> None:
     refused: list[tuple[dict[str, Any], int, str]] = [
         ({"messages": [{"type": "file", "file": {"file_id": "1"}}]}, 501, "a part of the type 'file'"),

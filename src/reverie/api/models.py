@@ -118,13 +118,13 @@ def _text_of_part(part: Any) -> str:
 
 
 class AddRequest(BaseModel):
-    """Something to remember: `messages`, `memory_content` or the file `doc_path`."""
+    """Something to remember: `messages`, `memory_content`, the file `doc_path`, or several of them."""
 
     user_id: str
     mem_cube_id: str | None = None
     writable_cube_ids: Cubes | None = None
     messages: list[TurnModel] | str | None = None
-    memory_content: str | None = None
+    memory_content: str | None = Field(None, description="a text; beside messages, one more turn of the user")
     doc_path: str | None = Field(None, description="a text file below the setting documents_folder")
     chat_history: list[TurnModel] | None = Field(
         None, description="what was said before: with is_feedback, what the feedback is about; never kept"
@@ -182,11 +182,10 @@ class AddRequest(BaseModel):
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns of the request, in order."""
-        if isinstance(self.messages, list):
-            return [model.turn() for model in self.messages]
-        text = self.messages or self.memory_content
-        return [Turn(content=text)] if text else []
+        """The turns of the request, in order; those of a document come after them."""
+        given = self.messages or []
+        turns = [Turn(content=given)] if isinstance(given, str) else [model.turn() for model in given]
+        return [*turns, Turn(content=self.memory_content)] if self.memory_content else turns
 
     @property
     def full_info(self) -> dict[str, Any] | None:
