@@ -107,7 +107,7 @@ class Remember(_Effect, frozen=True, kw_only=True, tag="remember"):
 
 
 class Revise(_Effect, frozen=True, kw_only=True, tag="revise"):
-    """Change an item in place. Fields that are None stay as they are."""
+    """Change an item in place. Fields that are None stay as they are; if all do, there is no new version."""
 
     memory_id: str
     version: int

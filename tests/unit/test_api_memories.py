@@ -477,6 +477,15 @@ async def test_a_superseded_id_leads_to_its_successor(api: Api) -> None:
     }
 
 
+async def test_a_change_that_is_sent_again_is_made_once(api: Api) -> None:
+    await api.add("I drink tea", item_id="one")
+    for body in ({"text": "I drink milk", "tags": ["drinks"]},) * 2 + ({},):
+        _, _, memory = await api.ask("PATCH", "memories/one.0", {"user_id": "ann", **body})
+        assert (memory["memory"], memory["metadata"]["version"]) == ("I drink milk", 2)
+    _, _, past = await api.ask("GET", "memories/one.0/history")
+    assert [one["text"] for one in past["revisions"]] == ["I drink tea"]
+
+
 async def test_a_deleted_memory_is_gone(api: Api) -> None:
     await api.add("I drink tea", item_id="one")
     body = {"memory_ids": ["one.0"], "user_id": "ann"}

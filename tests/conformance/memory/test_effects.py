@@ -150,6 +150,22 @@ async def test_revise_of_fields_beside_the_text(bench) -> None:
     assert await bench.find("tea", tags=("x",)) == []
 
 
+async def test_revise_that_changes_nothing_writes_nothing(bench) -> None:
+    fields = {"text": "tea", "kind": "fact", "title": "T", "tags": ("x",), "info": {"n": 1}}
+    await bench.add(a=fields)
+    before = await bench.store.get("ann", "a")
+    bench.clock.advance(1)
+    for effect in (Revise(memory_id="a", version=1), Revise(memory_id="a", version=1, **fields)):
+        assert await bench.apply(effect) == "applied"
+    assert await bench.store.get("ann", "a") == before
+    assert await bench.store.history("ann", "a") == []
+    assert await bench.apply(Revise(memory_id="a", version=2, **fields)) == "conflict"
+    for changed in ({"title": "U"}, {"info": {"n": 2}}, {"valid_from": 7}, {"valid_to": 9}):
+        version = (await bench.store.get("ann", "a")).version
+        assert await bench.apply(Revise(memory_id="a", version=version, **changed)) == "applied"
+        assert (await bench.store.get("ann", "a")).version == version + 1
+
+
 async def test_a_superseded_item_is_kept_and_not_found(both) -> None:
     await both.add(old="lives in Porto")
     new = Remember(memory_id="new", text="lives in Lisbon")

@@ -309,25 +309,30 @@ def remember(step: EffectStep, effect: Remember) -> None:
 
 
 def revise(step: EffectStep, effect: Revise) -> None:
-    """Change the given fields of an item, keep what it was, and index it anew."""
+    """Change the given fields of an item, keep what it was, and index it anew.
+
+    If the fields are as given already, nothing is written.
+    """
     if effect.memory_id in step.unwritten:
         return
     seq = step.check_version(effect.memory_id, effect.version)
+    given = {
+        "seq": seq,
+        "text": effect.text,
+        "kind": effect.kind,
+        "title": effect.title,
+        "tags": _json_or_null(effect.tags),
+        "info": _json_or_null(effect.info),
+        "sources": _json_or_null(effect.sources),
+        "importance": effect.importance,
+        "valid_from": effect.valid_from,
+        "valid_to": effect.valid_to,
+    }
+    if not step.rows("is_revised", **given):
+        return
     speaker = step.known(seq).entry.texts.speaker
     step.rows("keep_version", seq=seq, change="revise")
-    step.rows(
-        "revise",
-        seq=seq,
-        text=effect.text,
-        kind=effect.kind,
-        title=effect.title,
-        tags=_json_or_null(effect.tags),
-        info=_json_or_null(effect.info),
-        sources=_json_or_null(effect.sources),
-        importance=effect.importance,
-        valid_from=effect.valid_from,
-        valid_to=effect.valid_to,
-    )
+    step.rows("revise", **given)
     if effect.text is not None:
         step.rows("read_again", seq=seq, id=effect.memory_id)
     entry = step.known(seq).entry

@@ -73,6 +73,17 @@ INSERT OR REPLACE INTO memory_versions (user_id, id, version, text, kind, tier, 
 SELECT i.user_id, i.id, i.version, i.text, i.kind, i.tier, :change, :now
 FROM json_each(:seqs) AS given CROSS JOIN memory_items AS i ON i.seq = given.value
 
+-- name: is_revised
+-- Whether a revision would change an item.
+SELECT 1 FROM memory_items
+WHERE seq = :seq AND (
+  coalesce(:text, text) <> text OR coalesce(:kind, kind) <> kind OR coalesce(:title, title) IS NOT title
+  OR coalesce(:tags, tags) <> tags OR coalesce(:info, info) IS NOT info OR coalesce(:sources, sources) <> sources
+  OR coalesce(:importance, importance) <> importance
+  OR coalesce(:valid_from, valid_from_epoch) IS NOT valid_from_epoch
+  OR coalesce(:valid_to, valid_to_epoch) IS NOT valid_to_epoch
+)
+
 -- name: revise
 UPDATE memory_items
 SET text = coalesce(:text, text), kind = coalesce(:kind, kind), title = coalesce(:title, title),
