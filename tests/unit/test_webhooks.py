@@ -24,7 +24,9 @@ from reverie.errors import (
 from reverie.failures import InvalidWorkError
 from reverie.message import SYSTEM_USER
 from reverie.outcome import Done
+from reverie.server import create_app
 from reverie.settings import load_settings
+from support.documented import documented_client
 from support.extractor import extract
 from support.receiving import receiver
 from support.scripted_model import scripted
@@ -526,6 +528,29 @@ async def test_over_http_the_secret_is_shown_once(
         ("webhook.delete", made["id"]),
         ("webhook.create", made["id"]),
     ]
+
+
+@in_memory
+async def test_the_same_request_makes_one_webhook(
+    scheduler: AsyncScheduler, client, server: Receiver
+) -> None:
+    body = {"url": server.url, "events": ["task.failed"], "name": "failures"}
+
+    async def make(key: str, **fields: Any) -> Any:
+        headers = {"idempotency-key": key}
+        return await client.post("/admin/webhooks", json={**body, **fields}, headers=headers)
+
+    made = [(await make(key)).json()["data"] for key in ("one", "one", "two")]
+    assert made[0] == made[1]
+    assert made[0]["id"] != made[2]["id"]
+    assert made[0]["secret"] != made[2]["secret"]
+    async with documented_client(create_app(scheduler, run_worker=False)) as other_process:
+        headers = {"idempotency-key": "one"}
+        again = await other_process.post("/admin/webhooks", json=body, headers=headers)
+        assert again.json()["data"] == made[0]
+        refused = await other_process.post("/admin/webhooks", json=body | {"name": "x"}, headers=headers)
+        assert refused.status_code == 409
+    assert len(await scheduler.webhooks.page()) == 2
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

@@ -13,8 +13,13 @@ import msgspec
 from reverie.backends.records import Dropped, Record
 from reverie.base.logs import get_logger
 from reverie.base.posting import ENCODED_SECRET
-from reverie.errors import BackendUnavailableError, InvalidSelectionError, UnknownWebhookError
-from reverie.message import SYSTEM_USER
+from reverie.errors import (
+    BackendUnavailableError,
+    IdempotencyError,
+    InvalidSelectionError,
+    UnknownWebhookError,
+)
+from reverie.message import SYSTEM_USER, current_ids
 from reverie.webhooks.addresses import read_target
 
 if TYPE_CHECKING:
@@ -121,9 +126,14 @@ class Webhooks:
         labels: Sequence[str] | None = None,
         include_content: bool = False,
     ) -> NewWebhook:
-        """Make a webhook. Other processes hear of it within `CACHE_S` seconds."""
+        """Make a webhook. Other processes hear of it within `CACHE_S` seconds.
+
+        A request that is repeated gets the webhook that it has made, as long as there is this webhook.
+        """
+        ids = current_ids.get()
+        derived = None if ids is None else ids.next()
         webhook = Webhook(
-            id=f"wh_{secrets.token_hex(8)}",
+            id=f"wh_{secrets.token_hex(8) if derived is None else derived.replace('-', '')[:16]}",
             url=url,
             events=tuple(dict.fromkeys(events)),
             name=name,
@@ -134,6 +144,8 @@ class Webhooks:
         )
         _check(webhook)
         read_target(url, self._settings.allowed_hosts)
+        if derived is not None and (made := await self._made(webhook)) is not None:
+            return made
         most = self._settings.max_webhooks
         if len(await self._records.page(KIND, limit=most + 1)) >= most:
             reason = f"there are {most} webhooks already (webhooks.max_webhooks): delete one first"
@@ -144,6 +156,16 @@ class Webhooks:
         await self._records.change([record], [self._audit.entry("webhook.create", webhook.id)])
         self._forget()
         return NewWebhook(webhook, secret)
+
+    async def _made(self, webhook: Webhook) -> NewWebhook | None:
+        """The webhook that the same request has made before; `IdempotencyError` if it was another request."""
+        record = await self._records.get(KIND, webhook.id)
+        if record is None:
+            return None
+        known = _shown(record)
+        if known != msgspec.structs.replace(webhook, created_at=known.created_at):
+            raise IdempotencyError
+        return NewWebhook(known, msgspec.convert(record.value, KeptWebhook).secret)
 
     async def page(self, *, after: str = "", limit: int = 100) -> list[Webhook]:
         """The webhooks after the id `after`, by id."""
