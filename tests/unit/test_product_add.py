@@ -100,6 +100,17 @@ async def test_a_sync_add_that_is_not_settled_in_time_is_resolving() -> None:
         assert entry["status"] == "activated"
 
 
+async def test_a_sync_add_says_which_of_its_memories_were_deleted() -> None:
+    async with serving() as product:
+        turns = {"messages": [{"content": "I drink tea"}, {"content": "I drink milk"}]}
+        add = {"user_id": "ann", "item_id": "one", **turns, **SYNC}
+        await product.done("add", add)
+        await product.done("delete_memory", {"user_id": "ann", "memory_ids": ["one.0"]})
+        added = await product.done("add", add)
+        assert [entry["status"] for entry in added] == ["deleted", "activated"]
+        assert (await product.ask("get_memory/one.0", user_id="ann")).code == 410
+
+
 async def test_a_sync_add_whose_work_fails_says_so() -> None:
     async with serving() as product:
 

@@ -18,7 +18,7 @@ from reverie.message import Message, check_message, content_text, new_item_id
 from reverie.turn import DEFAULT_SESSION, memory_id_of, read_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from fastapi import Request
 
@@ -98,7 +98,11 @@ async def add_now(
     written = [message for message in messages if _is_written(ended.get(message.key))]
     for message in written:
         await _index(scheduler, message)
-    entries = [entry for message in messages for entry in _entries(message, _status(ended.get(message.key)))]
+    entries: list[Added] = []
+    for message in messages:
+        item = ended.get(message.key)
+        gone = await _deleted(scheduler, message) if _is_written(item) else set()
+        entries += _entries(message, _status(item), gone)
     if len(ended) < len(messages):
         allowed = scheduler.runtime.settings.server.sync_timeout_s
         return Additions(entries, f"kept, and not settled after {allowed:g} s (server.sync_timeout_s)")
@@ -127,6 +131,14 @@ async def submit_new(
     if any(receipt.status == "conflict" for receipt in receipts):
         raise ItemTakenError(messages[0].item_id)
     return receipts
+
+
+async def _deleted(scheduler: AsyncScheduler, message: Message) -> set[str]:
+    """The memories of a message that were deleted since: the request, or its id, is an old one."""
+    store, ids = scheduler.runtime.store, _ids_of(message)
+    present = {item.id for item in await store.items(message.tenant, ids)}
+    missing = [memory_id for memory_id in ids if memory_id not in present]
+    return {memory_id for memory_id in missing if await store.is_deleted(message.user_id, memory_id)}
 
 
 async def _index(scheduler: AsyncScheduler, message: Message) -> None:
@@ -186,8 +198,8 @@ def _ids_of(message: Message) -> list[str]:
     return [memory_id_of(message, index) for index, turn in enumerate(turns) if turn.content.strip()]
 
 
-def _entries(message: Message, status: str) -> list[Added]:
-    """One entry for each turn of a message that becomes a memory."""
+def _entries(message: Message, status: str, deleted: Collection[str] = ()) -> list[Added]:
+    """One entry for each turn of a message that becomes a memory; `deleted` names those that are gone."""
     return [
         {
             "memory": turn.content,
@@ -195,7 +207,7 @@ def _entries(message: Message, status: str) -> list[Added]:
             "memory_type": "LongTermMemory",
             "cube_id": message.mem_cube_id,
             "item_id": message.item_id,
-            "status": status,
+            "status": "deleted" if memory_id_of(message, index) in deleted else status,
         }
         for index, turn in enumerate(read_turns(message.content))
         if turn.content.strip()

@@ -53,7 +53,8 @@ class Added(TypedDict):
     cube_id: str
     item_id: str
     status: str
-    """accepted, duplicate, spooled; after waiting activated, failed, cancelled, or resolving: not settled."""
+    """accepted, duplicate, spooled; after waiting activated, failed, cancelled, deleted (the request was sent
+    before, and a person has deleted the memory since), or resolving: not settled."""
 
 
 class AddedText(TypedDict):
