@@ -7,7 +7,10 @@ decides by type and value, never by words.
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from contextlib import suppress
+from datetime import datetime
 from typing import ClassVar
 
 __all__ = [
@@ -142,10 +145,25 @@ class TooManyLabelsError(InvalidMessageError):
 
 
 def _shown(value: object) -> str:
+    """Format a value as a client would send it; what JSON does not have is shown as Python does."""
     try:
+        if isinstance(value, str) or (isinstance(value, dict) and not all(isinstance(k, str) for k in value)):
+            return repr(value)
+        with suppress(TypeError, ValueError):
+            text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+            return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text[:100])
         return repr(value)
     except RecursionError:
         return f"a {type(value).__name__} too deep to show"
+
+
+def _plain(value: object) -> object:
+    """A model of a request, or a moment, as what JSON has; TypeError for anything else."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if dump := getattr(value, "model_dump", None):
+        return dump(exclude_unset=True)
+    raise TypeError
 
 
 class ItemTakenError(ReverieError):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie import Message, ScheduleMessageItem, Turn
+from reverie.api.models import TurnModel
 from reverie.base.clock import from_epoch_ms, to_epoch_ms
 from reverie.errors import InvalidMessageError
 from reverie.message import MessageLimits, check_message, content_text, derived_id
@@ -78,6 +79,24 @@ def test_what_is_refused_and_named(field: str, value: object) -> None:
     assert refused.value.field == field
     assert refused.value.value == value
     assert len(str(refused.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("it's", 'field="it\'s": no'),
+        (None, "field=null: no"),
+        (datetime(9999, 1, 2, tzinfo=UTC), 'field="9999-01-02T00:00:00+00:00": no'),
+        ([TurnModel(role="a", content="é\n\x7f")], 'field=[{"role": "a", "content": "é\\n\\x7f"}]: no'),
+        ({"a": [True, 1.5]}, 'field={"a": [true, 1.5]}: no'),
+        (("a", "b"), 'field=["a", "b"]: no'),
+        ({1: 2}, "field={1: 2}: no"),
+        ({"a": float("inf")}, "field={'a': inf}: no"),
+        ("x" * 100, f"field='{'x' * 76}...: no"),
+    ],
+)
+def test_a_value_is_shown_as_it_was_sent(value: object, words: str) -> None:
+    assert str(InvalidMessageError("field", value, "no")) == words
 
 
 @given(info=st.none() | st.dictionaries(st.text(), JSON, max_size=4), content=st.text())

@@ -229,3 +229,4 @@ async def test_an_add_may_be_feedback() -> None:
         silent = {"user_id": "ann", "is_feedback": True, "messages": [{"role": "assistant", "content": "x"}]}
         code, message, _ = await product.ask("add", silent)
         assert (code, message.endswith("is_feedback needs words of the user")) == (400, True)
+        assert message.startswith('messages=[{"role": "assistant", "content": '), message

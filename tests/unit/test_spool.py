@@ -103,7 +103,7 @@ def test_knows_the_fields_of_a_message() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"label": "note"}, "user_id=None"),
+        ({"label": "note"}, "user_id=null"),
         (NOTE | {"label": ""}, "label=''"),
         (NOTE | {"item_id": 7}, "item_id=7"),
         (NOTE | {"colour": "red"}, "colour='red'.*no such field"),
