@@ -58,14 +58,6 @@ async def _suggestions(scheduler: AsyncScheduler, request: SuggestionsRequest) -
         user_id=request.user_id, mem_cube_id=request.mem_cube_id, newest_first=True, limit=SEEN
     )
     texts = list(dict.fromkeys(one_line(item.text) for item in page.items))
-    given = request.message
-    said = (
-        [model.turn() for model in given]
-        if isinstance(given, list)
-        else [Turn(content=given)]
-        if given
-        else []
-    )
     said, message = _said(request), "ok"
     if scheduler.runtime.gateway.has_model and (texts or said):
         within_s = scheduler.runtime.settings.server.sync_timeout_s
