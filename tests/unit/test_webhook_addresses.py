@@ -139,6 +139,16 @@ def test_whatever_is_no_address_is_not_public_and_refused_in_words(text: str) ->
         ("https://127.0.0.1/", "127.0.0.1 is not a public address"),
         ("https://[::1]/", "::1 is not a public address"),
         ("https://[fe80::1%25eth0]/", "not a public address"),
+        ("https://LocalHost./x", "is not a public address"),
+        ("https://shop.localhost/", "is not a public address"),
+        ("https://ip6-localhost/", "is not a public address"),
+        ("https://2130706433/", "2130706433 is not a public address"),
+        ("https://0x7f000001/", "is not a public address"),
+        ("https://0x7F.1/", "is not a public address"),
+        ("https://0177.0.0.1/", "is not a public address"),
+        ("https://127.0.0.1./", "is not a public address"),
+        ("https://192.168.257/", "is not a public address"),
+        ("https://0/", "is not a public address"),
         ("not an address", "no spaces"),
         ("", "must be https://host/path"),
     ],
@@ -147,6 +157,11 @@ def test_addresses_that_are_refused(url: str, words: str) -> None:
     with pytest.raises(InvalidSelectionError, match=words.replace("[", r"\[")) as refused:
         read_target(url, [])
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["example.org", "localhost.example.org", "1.example.org", "134744072"])
+def test_names_and_public_addresses_are_taken(host: str) -> None:
+    assert not read_target(f"https://{host}/", []).is_allowed
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost", "127.0.0.1", "[::1]"])
@@ -159,7 +174,7 @@ def test_a_host_is_allowed_by_name(host: str) -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f.0.0.1", "0"])
 async def test_a_name_that_leads_inside_is_refused_when_it_is_resolved(host: str) -> None:
     """The system reads some numbers as addresses that are no addresses by the book."""
-    target = read_target(f"https://{host}/", [])
+    target = Target(urlsplit(f"https://{host}/"), is_allowed=False)
     with pytest.raises(
         ForbiddenAddressError, match=r"which is not public: add the host to webhooks\.allowed"
     ):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -374,12 +375,16 @@ async def test_deliveries_of_a_deleted_webhook_are_cancelled(
 
 
 @in_memory
-async def test_a_name_that_leads_inside_is_refused_at_the_delivery(scheduler: AsyncScheduler) -> None:
-    made = await scheduler.webhooks.create("https://localhost/x", ["memory.added"])
+async def test_a_name_that_leads_inside_is_refused_at_the_delivery(
+    scheduler: AsyncScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: inside)
+    made = await scheduler.webhooks.create("https://inside.example/x", ["memory.added"])
     await scheduler.memory.add(TEXT, user_id="ann")
     await run(scheduler)
     (letter,) = (await scheduler.control.dead_letters(label="webhook")).rows
-    assert "the host 'localhost' resolves to" in letter.error
+    assert "the host 'inside.example' resolves to" in letter.error
     assert "add the host to webhooks.allowed_hosts" in letter.error
     posted = await scheduler.webhooks.test(made.webhook.id)
     assert posted.status is None
@@ -478,6 +483,8 @@ async def test_without_webhooks_settling_reads_records_at_most_once_a_second(
         ({"events": ["memory.lost"]}, "'memory.lost' is none of memory.added"),
         ({"url": "http://10.0.0.1/"}, "must be https"),
         ({"url": "https://10.0.0.1/"}, "10.0.0.1 is not a public address"),
+        ({"url": "https://localhost/"}, "localhost is not a public address"),
+        ({"url": "https://2130706433/"}, "2130706433 is not a public address"),
         ({"users": []}, "users: name 1 to 1000"),
         ({"labels": [""]}, "labels: names are not empty"),
         ({"name": "x" * 201}, "at most 200"),

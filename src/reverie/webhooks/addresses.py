@@ -24,6 +24,7 @@ LONGEST_URL = 2000
 GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 """The only IPv6 addresses that the Internet routes to single hosts."""
 DOCUMENTATION = ipaddress.ip_network("3fff::/20")
+LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
 ALLOW = "add the host to webhooks.allowed_hosts if it is meant"
 
 
@@ -96,7 +97,8 @@ def read_target(address: str, allowed_hosts: Collection[str]) -> Target:
     is_allowed = _plain(host) in {_plain(one) for one in allowed_hosts}
     if url.scheme == "http" and not is_allowed:
         raise InvalidSelectionError(f"url={shown!r}: must be https; for http, {ALLOW}")
-    if not is_allowed and _is_address(host) and not is_public(host):
+    literal = _address_of(host)
+    if not is_allowed and (_is_loopback_name(host) or (literal is not None and not is_public(literal))):
         raise InvalidSelectionError(f"url={shown!r}: {host} is not a public address: {ALLOW}")
     return Target(url, is_allowed)
 
@@ -105,9 +107,18 @@ def _plain(host: str) -> str:
     return host.lower().strip("[]").rstrip(".")
 
 
-def _is_address(host: str) -> bool:
+def _is_loopback_name(host: str) -> bool:
+    name = _plain(host)
+    return name in LOOPBACK_NAMES or name.endswith(".localhost")
+
+
+def _address_of(host: str) -> str | None:
+    """The IP address that a host is, also as one number, in hexadecimal or shortened; None: it is a name."""
     try:
-        ipaddress.ip_address(host)
+        return str(ipaddress.ip_address(host))
     except ValueError:
-        return False
-    return True
+        pass
+    try:
+        return socket.inet_ntoa(socket.inet_aton(_plain(host)))
+    except OSError:
+        return None
