@@ -228,6 +228,21 @@ async def test_dead_letters_are_deleted(bench: Bench) -> None:
     assert await bench.run_all() == ["3", "1"]
 
 
+@pytest.mark.parametrize("which", [{"user_id": "ann"}, {"label": "work"}, {"user_id": "ann", "task_id": "t"}])
+async def test_what_was_cancelled_is_no_dead_letter_to_be_deleted(
+    bench: Bench, which: dict[str, str]
+) -> None:
+    await bench.submit(message("1", task_id="t"), message("2", task_id="t"), message("3", task_id="t"))
+    await bench.control(CancelItems, user_id="ann", item_ids=("1",))
+    (claim, *_) = await bench.claim()
+    await settle(bench, Settlement(claim=claim, move=Move.BURY, error="no"))
+    assert [key.item_id for key in (await bench.control(DeleteItems, **which)).changed] == ["2"]
+    assert (await bench.control(DeleteItems, user_id="ann", item_ids=("1", "3"))).changed == []
+    assert (await bench.status(message("1"))).status is Status.CANCELLED
+    await bench.control(RequeueItems, user_id="ann")
+    assert (await bench.status(message("1"))).status is Status.WAITING
+
+
 async def test_requeueing_a_parent_does_not_revive_its_dependants(bench: Bench) -> None:
     await bench.submit(message("1"), message("2", depends_on=("1",)))
     (claim,) = await bench.claim()

@@ -82,8 +82,9 @@ def test_items_that_cannot_be_cancelled_are_named(place: Place, scheduler: Sched
     assert (shown.exit_code, shown.stdout) == (1, "cancelled 1 item\n")
     assert "2 is failed: only what is waiting or in progress can be cancelled" in shown.stderr
     assert "user 'ann' has no item or task 'nowhere'" in shown.stderr
-    undo = run(place, "dead", "delete", "1", "2", "-u", "ann", "--json")
-    assert (undo.exit_code, statuses(scheduler)) == (0, "")
+    undo = run(place, "dead", "delete", "1", "2", "-u", "ann")
+    assert (undo.exit_code, undo.stdout, statuses(scheduler)) == (1, "deleted 1 item\n", "c")
+    assert "1 is cancelled: only what is failed can be deleted" in undo.stderr
 
 
 @pytest.mark.parametrize("command", [["cancel"], ["dead", "requeue"], ["dead", "delete"]])
@@ -182,12 +183,14 @@ def test_a_person_is_asked_before_many_items_are_changed(place: Place, scheduler
     with terminal(place, REVERIE, "cancel", "--cube", "ann", "--yes", "--all") as person:
         assert person.ends() == 0
         assert "cancelled 1 item" in person.shown
+    submit(scheduler, "5", "6", label="bad")
+    drain(scheduler)
     with terminal(place, REVERIE, "dead", "delete", "-u", "ann", "--cube", "ann") as person:
-        person.reads("delete 4 items (--user ann --cube ann)? This cannot be undone. [y/N]:")
+        person.reads("delete 2 items (--user ann --cube ann)? This cannot be undone. [y/N]:")
         person.types("y\n")
         assert person.ends() == 0
         assert "to undo" not in person.shown
-    assert (statuses(scheduler), statuses(scheduler, "bob")) == ("", "w")
+    assert [row.status for row in scheduler.status("ann")] == ["cancelled"] * 4
 
 
 def test_pausing_a_label(place: Place, scheduler: Scheduler) -> None:

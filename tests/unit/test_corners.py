@@ -220,9 +220,10 @@ async def test_gathered_submits_cannot_make_a_circle(tmp_path, clock: ManualCloc
 
 
 def test_an_id_that_comes_again_has_only_its_own_parents(scheduler: Scheduler) -> None:
-    scheduler.submit_messages([work("p1"), work("p2"), work("c", depends_on=("p1",))])
-    scheduler.control.cancel("c", user_id="ann")
-    scheduler.control.delete("c", user_id="ann")
+    parents = [work("p0"), work("p1"), work("p2")]
+    scheduler.submit_messages([*parents, work("c", depends_on=("p0", "p1"))])
+    scheduler.control.cancel("p0", user_id="ann")
+    assert [key.item_id for key in scheduler.control.delete("c", user_id="ann").changed] == ["c"]
     scheduler.submit_messages([work("c", depends_on=("p2",))])
     scheduler.control.cancel("p1", user_id="ann")
     assert scheduler.status("ann", "c")[0].status is Status.WAITING

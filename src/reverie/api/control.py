@@ -94,7 +94,7 @@ async def requeue(scheduler: AsyncScheduler, request: ItemsRequest) -> JSONRespo
 
 
 async def delete(scheduler: AsyncScheduler, request: ItemsRequest) -> JSONResponse:
-    """Delete messages that failed or were cancelled. This cannot be taken back."""
+    """Delete messages that have failed for good. This cannot be taken back."""
     return _changed(await scheduler.control.delete(**request.selection()))
 
 

@@ -50,7 +50,7 @@ class RequeueItems(msgspec.Struct, frozen=True, tag="requeue"):
 
 
 class DeleteItems(msgspec.Struct, frozen=True, tag="delete"):
-    """Delete failed or cancelled messages."""
+    """Delete dead letters: failed messages, but no cancelled ones, whose status goes by itself."""
 
     which: Selection
 

@@ -48,7 +48,6 @@ TRANSITIONS: dict[tuple[Status | None, Cause], Status | None] = {
     (Status.FAILED, Cause.REQUEUE): Status.WAITING,
     (Status.FAILED, Cause.DELETE): None,
     (Status.CANCELLED, Cause.REQUEUE): Status.WAITING,
-    (Status.CANCELLED, Cause.DELETE): None,
     (Status.CANCELLED, Cause.EXPIRE): None,
     (Status.COMPLETED, Cause.EXPIRE): None,
 }

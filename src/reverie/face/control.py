@@ -142,7 +142,7 @@ class AsyncControl:
     async def delete(
         self, item_ids: str | Sequence[str] | None = None, **which: Unpack[Which]
     ) -> ControlResult:
-        """Delete failed or cancelled messages. This cannot be taken back."""
+        """Delete dead letters: messages that have failed for good. This cannot be taken back."""
         return await self._do(DeleteItems(self._selection(item_ids, which)))
 
     async def dead_letters(

@@ -206,7 +206,7 @@ class MemoryQueue:
         if isinstance(command, RequeueItems):
             return self._requeue(command.which)
         if isinstance(command, DeleteItems):
-            chosen, more = self._choose(command.which, Status.FAILED, Status.CANCELLED)
+            chosen, more = self._choose(command.which, Status.FAILED)
             for item in chosen:
                 self._state.forget(item)
             return ControlResult(changed=[item.message.key for item in chosen], more=more)

@@ -57,7 +57,9 @@ def control(step: Step, command: Command) -> ControlResult:
     return result
 
 
-def _choose(step: Step, which: Selection, *statuses: str) -> tuple[list[_Row], bool]:
+def _choose(
+    step: Step, which: Selection, *statuses: str, without_cancelled: bool = False
+) -> tuple[list[_Row], bool]:
     name = "by_ids" if which.item_ids is not None else "of_user" if which.user_id is not None else "of_anyone"
     bindings = {
         "user_id": which.user_id,
@@ -66,6 +68,7 @@ def _choose(step: Step, which: Selection, *statuses: str) -> tuple[list[_Row], b
         "project_id": which.mem_cube_id,
         "label": which.label,
         "statuses": to_json(statuses),
+        "without_cancelled": without_cancelled,
         "limit": which.limit + 1,
     }
     rows = [_Row(*row) for row in step.rows(SQL[name], bindings)]
@@ -99,7 +102,7 @@ def _requeue(step: Step, which: Selection) -> ControlResult:
 
 
 def _delete(step: Step, which: Selection) -> ControlResult:
-    chosen, more = _choose(step, which, "failed")
+    chosen, more = _choose(step, which, "failed", without_cancelled=True)
     step.many(SQL["delete"], [(item.row,) for item in chosen])
     step.many(SQL["delete_memos"], [item.key for item in chosen])
     forget_attempts(step, [item.key for item in chosen])

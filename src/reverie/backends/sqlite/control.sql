@@ -4,6 +4,7 @@ SELECT m.rowid, m.user_id, m.id, m.lane, m.status, m.error_message, m.message_ty
 WHERE (:task_id IS NULL OR m.task_id = :task_id) AND (:project_id IS NULL OR m.project_id = :project_id)
   AND (:label IS NULL OR m.message_type = :label)
   AND m.status IN (SELECT value FROM json_each(:statuses))
+  AND NOT (:without_cancelled AND m.error_message IS 'cancelled')
 ORDER BY m.rowid LIMIT :limit
 
 -- name: of_user
@@ -12,11 +13,13 @@ WHERE user_id = :user_id
   AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
   AND (:label IS NULL OR message_type = :label) AND NOT cancel_requested
   AND +status IN (SELECT value FROM json_each(:statuses))
+  AND NOT (:without_cancelled AND error_message IS 'cancelled')
 ORDER BY rowid LIMIT :limit
 
 -- name: of_anyone
 SELECT rowid, user_id, id, lane, status, error_message, message_type FROM pending_messages
 WHERE status IN (SELECT value FROM json_each(:statuses))
+  AND NOT (:without_cancelled AND error_message IS 'cancelled')
   AND (:task_id IS NULL OR task_id = :task_id) AND (:project_id IS NULL OR project_id = :project_id)
   AND (:label IS NULL OR message_type = :label) AND NOT cancel_requested
 ORDER BY rowid LIMIT :limit

@@ -43,7 +43,7 @@ class Action(NamedTuple):
 
 CANCEL = Action("cancel", "cancelled", ("waiting", "in_progress"), "reverie dead requeue")
 REQUEUE = Action("requeue", "requeued", ("failed", "cancelled"), "reverie cancel")
-DELETE = Action("delete", "deleted", ("failed", "cancelled"), None)
+DELETE = Action("delete", "deleted", ("failed",), None)
 
 
 class Meant(NamedTuple):

@@ -95,7 +95,7 @@ def requeue() -> None:
 @commands.command()
 @of_items(DELETE, completion.dead_items)
 def delete() -> None:
-    """Forget what has failed or was cancelled. This cannot be undone.
+    """Forget what has failed for good. This cannot be undone.
 
     Exit code 1 if an item that was named could not be deleted, or you said no.
 

@@ -1,6 +1,7 @@
 -- Commands of a person. A command that chooses items has `which`: user, ids, task, cube, label, limit.
 
 local OPEN = { waiting = true, in_progress = true }
+local DEAD = { failed = true }
 local CANCELLED = '%00cancelled' -- used like a label, as in `reverie.backends.wakeup`
 local PAGE = 1000 -- how much of a large key is read at a time
 
@@ -51,13 +52,16 @@ end
 local function consider_ended(step, chosen)
   for _, status in ipairs({ 'failed', 'cancelled' }) do
     local enough, first = #chosen + chosen.which.limit + 1, 0
-    repeat
+    while chosen.statuses[status] do
       local names = redis.call('ZRANGE', step.prefix .. ':' .. status, first, first + PAGE - 1)
       for _, found in ipairs(read_all(step, names)) do
         consider(step, chosen, found.user, found.id)
       end
+      if #names < PAGE or #chosen >= enough then
+        break
+      end
       first = first + PAGE
-    until #names < PAGE or #chosen >= enough
+    end
   end
 end
 
@@ -199,8 +203,9 @@ local function requeue(step)
   return chosen, {}, more
 end
 
+-- Deletes dead letters.
 local function delete(step)
-  local chosen, more = choose_checked(step, KEPT)
+  local chosen, more = choose_checked(step, DEAD)
   for _, found in ipairs(chosen) do
     forget(step, found.user, found.id, found.item)
   end
