@@ -223,6 +223,11 @@ async def test_an_add_that_is_refused_keeps_nothing() -> None:
         ({"mode": "best"}, 422, "body.mode: Input should be 'fast' or 'fine'"),
         ({"doc_path": "notes.txt"}, 400, "this server reads no files: set documents_folder"),
         ({"info": {"page": "x" * 65_536}}, 400, "at most 65536 are allowed (limits.max_info_bytes)"),
+        (
+            {"info": {"page": "x" * 60_000}, "messages": [{"role": "user", "content": "hi"}] * 300},
+            400,
+            "each of the 300 turns would keep a copy: together at most 16777216 bytes are allowed",
+        ),
         ({"custom_tags": ["x"] * 101}, 422, "body.custom_tags: List should have at most 100 items"),
         ({"custom_tags": ["x" * 201]}, 422, "body.custom_tags.0: String should have at most 200 characters"),
         ({"item_id": "a", "writable_cube_ids": ["a", "b"]}, 422, "item_id can be given for one cube only"),

@@ -26,7 +26,7 @@ from reverie.errors import BackendUnavailableError, IdempotencyError, InvalidMes
 from reverie.message import Key, Message, check_batch, check_message, current_ids
 from reverie.observe.tracing import current_trace_id
 from reverie.principal import Role, current_principal
-from reverie.turn import Turn, write_turns
+from reverie.turn import Turn, read_turns, write_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Intake", "Pushed", "add_message", "without_secrets"]
 
+MOST_INFO_BYTES = 16 * 1024 * 1024
+"""Bytes of `info` that the turns of one message may keep together."""
+FEW_TURNS_CHARACTERS = 2000
+"""A message with less content has so few turns that their copies of `info` are not counted."""
 MOST_RECENT = 10_000
 """How many ids of the last messages are remembered with their users."""
 MOST_USERS = 8
@@ -87,6 +91,17 @@ def _clean_content(content: str) -> str:
         return clean_text(content)
     cleaned = clean(value)
     return content if cleaned == value else msgspec.json.encode(cleaned).decode()
+
+
+def _check_copies(message: Message) -> None:
+    """Refuse a message whose turns would keep very much `info` together: each of them has a copy."""
+    turns, size = len(read_turns(message.content)), len(msgspec.json.encode(message.info))
+    if turns * size > MOST_INFO_BYTES:
+        reason = (
+            f"has {size} bytes, and each of the {turns} turns would keep a copy: together at most "
+            f"{MOST_INFO_BYTES} bytes are allowed; send fewer turns at once, or say less in info"
+        )
+        raise InvalidMessageError("info", message.info, reason)
 
 
 def _names_unchecked_parents(messages: Sequence[Message]) -> bool:
@@ -259,6 +274,8 @@ class Intake:
         """Refuse messages that no backend should keep; the others come back without secrets."""
         for message in messages:
             check_message(message, self._limits)
+            if message.info and message.label == "add" and len(message.content) > FEW_TURNS_CHARACTERS:
+                _check_copies(message)
             if self._exclude_tools and message.label == "observation":
                 self._check_tool(message.content)
         check_batch(messages)
