@@ -27,6 +27,7 @@ from reverie.dispatch.settings import LabelSettings
 from reverie.errors import InvalidSettingError, UnknownSchemeError
 from reverie.handlers.catalogue import CATALOGUE
 from reverie.handlers.mem_read import lack_of_room
+from reverie.memory.extraction import Extraction
 from reverie.memory.housekeeping import retention_rules
 from reverie.memory.interface import SharesDatabase
 from reverie.memory.sqlite.mend import MEMORY_ROOM
@@ -324,8 +325,9 @@ def handler_options(settings: Settings, models: Models) -> HandlerOptions:
     )
     if models.has_language_model:
         for cube in ("", *settings.extraction.cubes):
-            problem = lack_of_room(options, settings.extraction.of_cube(cube))
-            if problem is not None:
+            extraction = settings.extraction.of_cube(cube)
+            problem = lack_of_room(options, extraction)
+            if problem is not None and extraction != Extraction():
                 place = f"extraction.cubes.{cube}" if cube else "extraction"
                 raise InvalidSettingError(place, "…", problem)
     return options

@@ -626,16 +626,19 @@ async def test_a_plan_counts_as_many_calls_as_a_small_window_takes(tmp_path, mod
     assert plan.calls - 1 <= model.calls <= plan.calls + 1
 
 
-async def test_a_worker_without_a_model_leaves_turns_to_one_that_has_it(tmp_path, model, clock) -> None:
-    without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
-    item = await say(without, "I moved to Lisbon")
-    asked = await without.submit("mem_read", user_id="ann", content={"memory_ids": [f"{item}.0"]})
-    await without.runtime.drain()
-    (status,) = await without.status("ann", asked.item_id)
-    assert (status.status, status.error) == ("waiting", "this worker has no language model (llm.preset)")
-    await without.stop()
-    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model), clock=clock)
-    await later(scheduler, clock)
+async def test_turns_that_a_worker_without_a_model_passes_over_are_read_by_the_next_run(
+    tmp_path, model, clock
+) -> None:
+    without = AsyncScheduler(settings=settings_for(tmp_path, None))
+    await say(without, "I moved to Lisbon")
+    scheduler = AsyncScheduler(settings=settings_for(tmp_path, model))
+    await scheduler.open()
+    async with without:  # the only worker
+        done = await scheduler.extraction.run()
+    assert (done.turns, done.passed_over, model.calls) == (0, 1, 0)
+    async with scheduler:
+        done = await scheduler.extraction.run()
+    assert (done.turns, done.passed_over, model.calls) == (1, 0, 1)
     assert set(await facts(scheduler)) == {"Ann lives in Lisbon"}
     await scheduler.stop()
 

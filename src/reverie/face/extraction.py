@@ -80,6 +80,8 @@ class ExtractionProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that ended as dead letters; `reverie dead` shows why."""
     waiting: int = 0
     """Messages that are put off: a budget is spent, the model is not there, or no worker runs."""
+    passed_over: int = 0
+    """Turns whose message was ended by a worker that has no language model."""
 
 
 class _Portion(NamedTuple):
@@ -177,25 +179,30 @@ class AsyncExtractions:
         if not runtime.models.has_language_model:
             raise ModelMissingError("language model", "llm.preset")
         store = runtime.store
-        done = failed = waiting = 0
+        done = failed = waiting = passed_over = 0
         under_way: list[tuple[Message, _Portion]] = []
 
+        def progress() -> ExtractionProgress:
+            return ExtractionProgress(turns=done, failed=failed, waiting=waiting, passed_over=passed_over)
+
         async def settle(most: int) -> None:
-            nonlocal done, failed, waiting
+            nonlocal done, failed, waiting, passed_over
             while len(under_way) > most:
                 message, portion = under_way.pop(0)
                 state = await self._ended(message)
                 assert isinstance(store, KeepsUnread)
-                done += len(portion.ids) - len(await store.unread(portion.tenant, portion.ids))
+                unread = len(await store.unread(portion.tenant, portion.ids))
+                done += len(portion.ids) - unread
+                passed_over += unread if state == "completed" else 0
                 failed += state == "failed"
                 waiting += state == "waiting"
-                on_progress(ExtractionProgress(turns=done, failed=failed, waiting=waiting))
+                on_progress(progress())
 
         async for portion in self._portions(user_id, mem_cube_id):
             under_way.append((await self._hand_over(portion), portion))
             await settle(AT_ONCE)
         await settle(0)
-        return ExtractionProgress(turns=done, failed=failed, waiting=waiting)
+        return progress()
 
     async def _hand_over(self, portion: _Portion) -> Message:
         """Submit the message that reads a portion, unless one of an earlier run is still under way.

@@ -32,7 +32,7 @@ from reverie.memory.buffers import read_message
 from reverie.memory.times import parse_chat_time
 from reverie.message import derived_id
 from reverie.models.interface import AnswerTooLongError, ModelAwayError, PromptTooLongError
-from reverie.outcome import Done, Snooze
+from reverie.outcome import Done
 from reverie.turn import Turn
 
 if TYPE_CHECKING:
@@ -64,8 +64,6 @@ FACT_KINDS = ("fact", "event", "preference", "profile")
 PROMPT_TOKENS = 1000
 """About how many tokens the prompt takes besides the turns."""
 MOST_IDS = 1000
-NO_MODEL_S = 60.0
-"""How long a message waits for a worker that has a language model."""
 NOT_OUR_FAULT = {
     FailureKind.RATE_LIMITED,
     FailureKind.QUOTA,
@@ -98,8 +96,6 @@ async def mem_read(messages: list[Message], ctx: Context) -> dict[Key, Done]:
     if asked.text is not None:
         done = await _read_text(message, asked.text, ctx, options)
     elif not options.has_language_model:
-        if asked.memory_ids:  # somebody waits for the facts, which another worker may extract
-            raise Snooze(NO_MODEL_S, "this worker has no language model (llm.preset)")
         done = Done()  # turns are kept word for word already
     elif asked.memory_ids:
         wanted = asked.memory_ids

@@ -68,7 +68,7 @@ def run(
             print_json(done)
         else:
             _report(planned, done)
-        if done.waiting or done.failed:
+        if done.waiting or done.failed or done.passed_over:
             raise typer.Exit(1)
 
 
@@ -225,6 +225,11 @@ def _report(planned: ExtractionPlan, done: ExtractionProgress) -> None:
     if done.waiting:
         many = "message waits" if done.waiting == 1 else "messages wait"
         note(f"{done.waiting} {many}: reverie usage shows spent budgets, reverie status what each waits for")
+    if done.passed_over:
+        obstacle = (
+            "a worker of this queue has no language model: give it the same settings, and run this again"
+        )
+        note(f"{_turns(done.passed_over)} left: {obstacle}")
     if done.failed:
         many = "message has" if done.failed == 1 else "messages have"
         note(f"{done.failed} {many} failed: reverie dead list --label mem_read shows why")
