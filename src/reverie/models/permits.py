@@ -131,10 +131,7 @@ class PermitPool:
         try:
             yield
         except WorkError as error:
-            pause_s = await self._failed(block, error)
-            if pause_s is not None:
-                reason = f"the last calls have failed, and so has another try: {error}"
-                raise RateLimitedError(reason, retry_after=pause_s, credential=self._credential) from error
+            await self._failed(block, error)
             raise
         else:
             block.done += 1
@@ -264,16 +261,12 @@ class PermitPool:
         block.permit, block.slots = grant.permit, grant.granted
         self._wake_all()
 
-    async def _failed(self, block: _Block, error: WorkError) -> float | None:
-        """Report a call that has failed, if that concerns other calls.
-
-        After a failed probe of a provider that is away, return the pause in seconds: which call is the probe
-        is chance, so its message uses no attempt, like those that wait.
-        """
+    async def _failed(self, block: _Block, error: WorkError) -> None:
+        """Report a call that has failed, if that concerns other calls."""
         kind = None if isinstance(error, BadAnswerError) else SIGNALS.get(error.kind)
         if kind is None:
             block.done += 1  # the provider has answered
-            return None
+            return
         if kind is SignalKind.QUOTA:
             self._refusal = (error.kind, str(error))
         after_s = error.retry_after
@@ -283,12 +276,11 @@ class PermitPool:
             await self._report("", Signal(SignalKind.SUCCESS))
         # The limiter halves its limit only for a permit that it knows. The breaker waits for its probe.
         with_permit = block.is_probe or kind is SignalKind.RATE_LIMITED
-        wait_ms = await self._report(block.end() if with_permit else "", signal)
-        if wait_ms or kind is SignalKind.RATE_LIMITED:
+        must_stop = await self._report(block.end() if with_permit else "", signal)
+        if must_stop or kind is SignalKind.RATE_LIMITED:
             for other in [one for one in self._blocks if not one.is_over]:
                 await self._end(other)
         self._wake_all()
-        return wait_ms / 1000 if block.is_probe and kind is SignalKind.FAILURE else None
 
     async def _end(self, block: _Block) -> None:
         """Report a block and let no more calls use it."""
@@ -299,14 +291,14 @@ class PermitPool:
             await self._report(permit, block.verdict)
         self._wake_all()
 
-    async def _report(self, permit: str, signal: Signal) -> int:
-        """Report to the shared state; the answer is for how many milliseconds no call may be made."""
+    async def _report(self, permit: str, signal: Signal) -> bool:
+        """Report to the shared state; the answer says whether no call may be made for a while."""
         try:
             grant = await self._shared.report(self.key, permit, signal, self._rules)
         except ReverieError as error:
             log.warning("llm.not_reported", signal=str(signal.kind), error=str(error))
-            return 0
-        return grant.wait_ms
+            return False
+        return grant.wait_ms > 0
 
     def _wake(self, calls: int) -> None:
         """Let the calls that have waited longest look again."""
