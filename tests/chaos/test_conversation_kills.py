@@ -60,7 +60,7 @@ SETTINGS = {
     "REVERIE_LLM__MAX_OUTPUT_TOKENS": "200",
     "REVERIE_UPKEEP__ENABLED": "false",
 }
-"""Short leases and waits, and prompts that take about fifteen turns. The model answers to no prompt of upkeep."""
+"""Short leases and waits, and prompts that take about fifteen turns; upkeep is off."""
 UNREAD = """
 SELECT i.user_id, i.id, i.text, i.extracted_at_epoch, b.status, b.error
 FROM memory_items AS i LEFT JOIN buffer_zone AS b ON b.user_id = i.user_id AND b.buffer_id = i.id
