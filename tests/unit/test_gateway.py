@@ -220,6 +220,20 @@ async def test_an_answer_with_too_many_entries_is_not_repaired(
     assert await ledger.spent_on(ANN, DAY) == (15, 70)
 
 
+async def test_a_repair_that_the_budget_refuses_is_a_bad_answer(
+    model: Model, ledger: Ledger, clock: ManualClock
+) -> None:
+    """A message that waited for the next day would pay for the bad answer on each day."""
+    gateway = new_gateway(model, ledger, clock, LlmSettings(tokens_per_day=10))
+    model.script = ["tea"]
+    with pytest.raises(BadAnswerError, match="is not JSON"):
+        await ask(gateway, schema=SCHEMA)
+    assert len(model.prompts) == 1
+    with pytest.raises(BudgetError):
+        await ask(gateway, schema=SCHEMA)
+    assert len(model.prompts) == 1
+
+
 async def test_a_second_bad_answer_is_a_transient_failure(gateway: Gateway, model: Model) -> None:
     model.script = ["tea", "more tea"]
     with pytest.raises(TransientError, match="is not JSON"):

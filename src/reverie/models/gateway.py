@@ -14,6 +14,7 @@ import msgspec
 
 from reverie.base.logs import get_logger
 from reverie.errors import InvalidSettingError
+from reverie.failures import BudgetError
 from reverie.models.budgets import Budgets
 from reverie.models.interface import (
     AnswerTooLongError,
@@ -42,8 +43,6 @@ __all__ = ["Gateway"]
 
 log = get_logger(__name__)
 
-ASKS = 2
-"""How often one prompt is asked, if the answer cannot be used: once, and once more to repair it."""
 WITHIN_S = 300.0
 """Seconds that a call and its wait may take, if the caller does not say."""
 THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -111,19 +110,21 @@ class Gateway:
         if not self.has_model:
             raise ModelMissingError("language model", "llm.preset")
         check = _checker(schema)
-        asked = list(prompt)
-        for number in range(ASKS):
-            call = _Call(_call_key(key, prompt, schema, number), run, tenant, label, schema)
-            try:
-                return check(await self._make(call, asked, within_s))
-            except AnswerTooLongError:
-                raise
-            except BadAnswerError as error:
-                if number + 1 == ASKS:
-                    raise
-                log.info("llm.repair", label=label, problem=error.reason)
-                asked = [*prompt, *_repair(error, self._room_beside(prompt))]
-        raise AssertionError("unreachable")  # pragma: no cover
+        call = _Call(_call_key(key, prompt, schema, 0), run, tenant, label, schema)
+        try:
+            return check(await self._make(call, prompt, within_s))
+        except AnswerTooLongError:
+            raise
+        except BadAnswerError as error:
+            bad = error
+        log.info("llm.repair", label=label, problem=bad.reason)
+        asked = [*prompt, *_repair(bad, self._room_beside(prompt))]
+        call = call._replace(key=_call_key(key, prompt, schema, 1))
+        try:
+            return check(await self._make(call, asked, within_s))
+        except BudgetError:
+            # A message that waits for another day would pay for the bad answer again on each.
+            raise bad from None
 
     async def converse(
         self,
