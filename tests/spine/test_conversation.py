@@ -611,6 +611,16 @@ async def test_a_turn_that_was_edited_is_read_as_it_is_now(scheduler, clock, mod
     assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
 
 
+async def test_a_change_that_leaves_the_text_lets_nothing_be_read_again(scheduler, clock, model) -> None:
+    item = await say(scheduler, "I like tea")
+    await later(scheduler, clock)
+    await scheduler.memory.update(f"{item}.0", user_id="ann", text="I like tea", tags=["drink"])
+    rows = await scheduler.runtime.store.buffer_rows(BufferKey("ann", "ann"))
+    assert [row.status for row in rows] == ["done"]
+    assert await scheduler.runtime.store.unread_turns(("ann", "ann"), 0, 10) == []
+    assert model.calls == 1
+
+
 async def test_a_plan_counts_as_many_calls_as_a_small_window_takes(tmp_path, model, clock) -> None:
     without = AsyncScheduler(settings=settings_for(tmp_path, None), clock=clock)
     await say(without, *(f"I like thing{number} very much indeed" for number in range(60)))

@@ -13,6 +13,7 @@ from reverie.backends.moves import Status
 from reverie.capture.documents import read_document
 from reverie.capture.intake import add_message
 from reverie.errors import InvalidMessageError, ItemTakenError
+from reverie.memory.buffers import READING
 from reverie.memory.interface import KeepsIndex
 from reverie.message import Message, check_message, content_text, new_item_id
 from reverie.turn import DEFAULT_SESSION, memory_id_of, read_turns
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from reverie.turn import Turn
 
 __all__ = ["Additions", "add_now", "add_soon", "messages_of", "submit_new"]
-
-EXTRACT = "mem_read"
-"""The label of the work that extracts facts."""
 
 
 class Additions(NamedTuple):
@@ -154,7 +152,7 @@ async def _extract(scheduler: AsyncScheduler, waiting: Waiting, written: Sequenc
     if not runtime.reads_buffers:
         return True
     labels = {state.label: state for state in await runtime.backend.views.labels()}
-    state = labels.get(EXTRACT)
+    state = labels.get(READING)
     spent = {(budget.user_id, budget.mem_cube_id) for budget in runtime.gateway.budgets_spent()}
     if (state is not None and state.paused) or any(message.tenant in spent for message in written):
         return False
@@ -162,7 +160,7 @@ async def _extract(scheduler: AsyncScheduler, waiting: Waiting, written: Sequenc
         Message(
             user_id=message.user_id,
             mem_cube_id=message.mem_cube_id,
-            label=EXTRACT,
+            label=READING,
             session_id=message.session_id,
             content=content_text({"blob_type": "chat", "blob_ids": _ids_of(message)}, runtime.limits),
         )

@@ -11,7 +11,15 @@ from reverie.base.bridge import Bridge, blocking
 from reverie.base.clock import from_epoch_ms
 from reverie.effect import Buffer, Remember, check_effect
 from reverie.errors import InvalidMessageError, InvalidSelectionError, MemoryDeletedError
-from reverie.memory.buffers import BlobType, BufferKey, BufferRow, RowStatus, buffers_of, read_message
+from reverie.memory.buffers import (
+    READING,
+    BlobType,
+    BufferKey,
+    BufferRow,
+    RowStatus,
+    buffers_of,
+    read_message,
+)
 from reverie.message import Message, check_ids, check_message, new_item_id
 from reverie.models.interface import ModelMissingError
 from reverie.principal import current_principal
@@ -62,7 +70,7 @@ class AsyncBuffers:
         """
         runtime = self._scheduler.runtime
         key = self._key(user_id, mem_cube_id, blob_type)
-        message = Message(user_id=user_id, mem_cube_id=key.project_id, label="mem_read", content=content)
+        message = Message(user_id=user_id, mem_cube_id=key.project_id, label=READING, content=content)
         check_message(message, runtime.limits)
         if not content.strip():
             raise InvalidMessageError("content", content, "has nothing to remember")
@@ -147,7 +155,7 @@ class AsyncBuffers:
         self._check_model()
         await self._store()
         receipt = await self._scheduler.submit(
-            "mem_read",
+            READING,
             user_id=user_id,
             mem_cube_id=key.project_id,
             content={"blob_type": str(key.blob_type), "blob_ids": list(blob_ids)},

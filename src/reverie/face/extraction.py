@@ -11,7 +11,7 @@ from reverie.base.bridge import Bridge, blocking
 from reverie.errors import InvalidMessageError, InvalidSelectionError, ReverieError, WaitTimeoutError
 from reverie.handlers.extraction import MOST_TURNS, OVERHEAD, prompt_tokens
 from reverie.handlers.mem_read import ReadInput, lack_of_room, room_for_turns
-from reverie.memory.buffers import KeepsBuffers
+from reverie.memory.buffers import READING, KeepsBuffers
 from reverie.memory.extraction import Extraction, KeepsCubes, check_extraction, merged
 from reverie.memory.queries import KeepsUnread
 from reverie.memory.tenants import tenants_of
@@ -299,7 +299,7 @@ def _message_for(portion: _Portion, number: int) -> Message:
     return Message(
         user_id=user_id,
         mem_cube_id=cube,
-        label="mem_read",
+        label=READING,
         item_id=derived_id(user_id, cube, "extract", *again, *portion.ids),
         content=msgspec.json.encode(ReadInput(memory_ids=portion.ids, only_unread=True)).decode(),
     )

@@ -12,7 +12,7 @@ from reverie.configuration.section import Section
 from reverie.errors import InvalidMessageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from reverie.memory.interface import Tenant
 
@@ -147,9 +147,9 @@ def _check_schema(schema: dict[str, Any]) -> None:
 
 def _problem_of(schema: dict[str, Any]) -> str | None:
     """What is wrong with a schema; None if nothing is."""
-    if _has_reference(schema):
+    if _some_part(schema, _is_reference):
         return "must not have $ref or $dynamicRef, because it becomes a part of a larger schema"
-    if _has_expression(schema):
+    if _some_part(schema, _has_expression):
         return "must not have pattern or patternProperties: a regular expression may take for ever"
     try:
         jsonschema = import_module("jsonschema")
@@ -162,19 +162,20 @@ def _problem_of(schema: dict[str, Any]) -> str | None:
     return None
 
 
-def _has_reference(value: Any) -> bool:
-    if isinstance(value, dict):
-        own = any(isinstance(value.get(name), str) for name in ("$ref", "$dynamicRef"))
-        return own or any(_has_reference(part) for part in value.values())
-    return isinstance(value, list) and any(_has_reference(part) for part in value)
+def _is_reference(part: dict[str, Any]) -> bool:
+    return any(isinstance(part.get(name), str) for name in ("$ref", "$dynamicRef"))
 
 
-def _has_expression(value: Any) -> bool:
-    """Whether a schema has a regular expression. A property that is called `pattern` is none."""
+def _has_expression(part: dict[str, Any]) -> bool:
+    """Whether a part of a schema is a regular expression. A property that is called `pattern` is none."""
+    return isinstance(part.get("pattern"), str) or "patternProperties" in part
+
+
+def _some_part(value: Any, holds: Callable[[dict[str, Any]], bool]) -> bool:
+    """Whether something holds for any of the objects in a JSON value."""
     if isinstance(value, dict):
-        own = isinstance(value.get("pattern"), str) or "patternProperties" in value
-        return own or any(_has_expression(part) for part in value.values())
-    return isinstance(value, list) and any(_has_expression(part) for part in value)
+        return holds(value) or any(_some_part(part, holds) for part in value.values())
+    return isinstance(value, list) and any(_some_part(part, holds) for part in value)
 
 
 @runtime_checkable

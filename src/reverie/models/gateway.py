@@ -252,9 +252,9 @@ class _SchemaCheck:
         asked = _only_asked(value, self._schema)
         problem = self._problem_of(asked)
         if problem is not None:
-            asked = _without_nulls(asked)  # many models write null for what is not there
-            if self._problem_of(asked) is None:
-                problem = None
+            without_nulls = _without_nulls(asked)  # many models write null for what is not there
+            if self._problem_of(without_nulls) is None:
+                asked, problem = without_nulls, None
         if problem is not None:
             wanted = msgspec.json.encode(problem.validator_value).decode()[:300]
             # The message of the problem itself has parts of the answer, which must not get into logs.

@@ -330,16 +330,16 @@ def revise(step: EffectStep, effect: Revise) -> None:
     }
     if not step.rows("is_revised", **given):
         return
-    speaker = step.known(seq).entry.texts.speaker
+    before = step.known(seq).entry.texts
     step.rows("keep_version", seq=seq, change="revise")
     step.rows("revise", **given)
-    if effect.text is not None:
+    if effect.text not in {None, before.text}:
         step.rows("read_again", seq=seq, id=effect.memory_id)
     entry = step.known(seq).entry
     if any(part is not None for part in (effect.text, effect.title, effect.sources, effect.valid_from)):
         step.index.put(entry, step.prepared, step.index.remove(seq))
-        if speaker not in {None, entry.texts.speaker}:
-            step.index.forget_name(entry.tenant, speaker)
+        if before.speaker is not None and before.speaker != entry.texts.speaker:
+            step.index.forget_name(entry.tenant, before.speaker)
     else:
         step.index.note(seq, entry.kind, entry.held_at, entry.importance)
 
